@@ -1,0 +1,68 @@
+"""The one protocol that every embedding model fulfils."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What an embedder may look at for one item: its text, its image file, its video file, or several of them.
+
+    A text model reads ``text``; a visual model reads ``image`` or ``video`` (and ``text``, where it takes both).
+    """
+
+    id: str
+    text: str | None = None
+    image: Path | None = None
+    video: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question, or an example image, or both. ``image`` is the encoded picture."""
+
+    text: str | None = None
+    image: bytes | None = None
+
+
+@dataclass(slots=True)
+class Embedded:
+    """The outcome of embedding a batch: one row per document, in order; ``failed`` maps a row to its reason.
+
+    A failed row is all zeros and must not be indexed; it never touches the other rows.
+    """
+
+    vectors: Vectors
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """An embedding model. Vectors are float32, L2-normalised (inner product = cosine), shape ``(n, dimension)``."""
+
+    @property
+    def name(self) -> str:
+        """The model's name as the manifest of an index records it."""
+
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Everything beside name and dimension that changes the vectors (template, pooling, limits), as a short string.
+
+        An index remembers it and refuses to be used with another.
+        """
+
+    def embed_documents(self, documents: Sequence[Document]) -> Embedded: ...
+
+    def embed_queries(self, queries: Sequence[Query]) -> Vectors: ...

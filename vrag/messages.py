@@ -1,0 +1,42 @@
+"""The messages that an episode asks a model to continue: text and pictures, without any wire format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vrag.pages import View
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. ``content`` mixes text and views in the order the model reads them.
+
+    ``tool_calls`` and ``tool_call_id`` carry native tool calls, where an endpoint is spoken to that way.
+    """
+
+    role: Role
+    content: tuple[str | View, ...]
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text parts, joined; pictures are left out."""
+        return "".join(part for part in self.content if isinstance(part, str))
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return tuple(part for part in self.content if not isinstance(part, str))
+
+
+def message(role: Role, *content: str | View) -> Message:
+    return Message(role, tuple(content))
+
+
+def views_of(messages: Sequence[Message]) -> list[View]:
+    """All pictures of a conversation, in order."""
+    return [view for turn in messages for view in turn.views]
