@@ -1,0 +1,28 @@
+"""From the name of an embedding model to the model: the one place that knows them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from search_engine.models.base import Embedder
+
+TEXT_PAGE = "text_page"
+
+
+def load_model(name_or_path: str, **options: Any) -> Embedder:
+    """The embedder called ``name_or_path``.
+
+    ``"text_page"`` is the embedded default (no weights, no torch). Anything else is a checkpoint: a directory, or a name on the
+    Hugging Face hub; which model it is follows from its configuration, never from how it is called (see
+    :mod:`search_engine.models.checkpoint`). ``options`` are handed to the model's constructor.
+
+    Raises :class:`vrag.errors.ConfigError` when the checkpoint is not one that can be used here, or when the packages that it
+    needs are not installed.
+    """
+    if name_or_path == TEXT_PAGE:
+        from search_engine.models.text_page import TextPage
+
+        return TextPage(**options)
+    from search_engine.models.checkpoint import load_checkpoint
+
+    return load_checkpoint(name_or_path, **options)
