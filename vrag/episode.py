@@ -44,6 +44,8 @@ class Generation:
     completion_tokens: int = 0
     seconds: float = 0.0
     tool_calls: tuple[dict[str, object], ...] = ()
+    finish_reason: str = ""
+    """Why the reply ended, as the endpoint says it: ``stop``, ``length`` (cut off), ``tool_calls``, ..."""
 
 
 @dataclass(frozen=True, slots=True)

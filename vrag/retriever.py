@@ -1,11 +1,43 @@
-"""The retriever as an episode's driver sees it: search, and the bytes of an item by its id."""
+"""The retriever as an episode's driver sees it, and its HTTP clients: search, and the bytes of an item by its id.
+
+    with HttpRetriever(SearchSettings(search_url=...)) as retriever:
+        hits = retriever.search(["travel apps"], top_k=3)[0]
+        data = retriever.image(hits[0].item.id)
+
+A busy or restarting service is asked again, a bounded number of times with growing pauses; both requests only read, so
+asking twice does no harm. What the service answers is checked before anything is built on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import asyncio
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Protocol
+from urllib.parse import quote
 
-from vrag.items import Hit
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from vrag.errors import ConfigError, RetrieverError
+from vrag.items import Hit, Item
+from vrag.settings import NO_KEY, SearchSettings, is_loopback
+
+log = logging.getLogger(__name__)
+
+#: Statuses of a service that is busy or coming up.
+BUSY = frozenset({429, 502, 503, 504})
+#: A search answer holds ids, not pictures; more than this is not one.
+MAX_ANSWER_BYTES = 32 * 2**20
+#: Pauses before further attempts, in seconds: the first, and the longest that a Retry-After is obeyed for.
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+
+Names = str | Sequence[str] | None
 
 
 class Retriever(Protocol):
@@ -24,3 +56,292 @@ class AsyncRetriever(Protocol):
     async def search(self, queries: Sequence[str], top_k: int, corpus: str | None = None) -> list[list[Hit]]: ...
 
     async def image(self, item_id: str) -> bytes: ...
+
+
+class _Ranking(BaseModel):
+    """The wire form of one query's hits; further fields are the service's own business."""
+
+    score: list[float]
+    data: list[dict[str, Any]]
+
+
+class _Answer(BaseModel):
+    results: list[_Ranking]
+
+
+class _Http:
+    """What the two clients share: requests, checks and the rule for asking again."""
+
+    def __init__(self, settings: SearchSettings | None) -> None:
+        self.settings = settings or SearchSettings()
+        self.base_url = self.settings.search_url.removesuffix("/search")
+
+    def _options(self) -> dict[str, Any]:
+        """Arguments of the httpx client. No proxy stands between us and a service on this machine."""
+        key = self.settings.search_api_key.get_secret_value()
+        return {
+            "headers": {"Authorization": f"Bearer {key}"} if key not in ("", NO_KEY) else {},
+            "timeout": self.settings.search_timeout,
+            "trust_env": not is_loopback(self.base_url),
+        }
+
+    def _search_request(self, queries: Sequence[str], top_k: int, corpus: Names, documents: Names) -> dict[str, Any]:
+        if isinstance(queries, str):
+            raise ConfigError("queries must be a list of strings, not one string.")
+        body: dict[str, Any] = {"queries": list(queries), "top_k": top_k}
+        corpus = self.settings.corpus if corpus is None else corpus
+        documents = self.settings.documents if documents is None else documents
+        if corpus is not None:
+            body["search_corpus"] = corpus if isinstance(corpus, str) else list(corpus)
+        if documents is not None:
+            body["documents"] = [documents] if isinstance(documents, str) else list(documents)
+        return body
+
+    def _image_url(self, item_id: str) -> str:
+        name = quote(item_id, safe="")
+        if not name.strip("."):  # "." and ".." would climb the path instead of naming an item
+            name = name.replace(".", "%2E")
+        if not name:
+            raise RetrieverError("An item without an id has no image.")
+        return f"{self.base_url}/items/{name}/image"
+
+    def _hits(self, content: bytes, queries: int, top_k: int) -> list[list[Hit]]:
+        """Check and convert a search answer. A damaged entry is left out; an answer of nothing else is an error."""
+        try:
+            answer = _Answer.model_validate(json.loads(content))
+        except (ValueError, RecursionError) as error:
+            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else type(error).__name__
+            raise RetrieverError(
+                f"The service at {self.settings.search_url} answered with something that is no search result ({said}). "
+                "Does search_url name a search service of this project?"
+            ) from error
+        if len(answer.results) != queries:
+            raise RetrieverError(
+                f"The service at {self.settings.search_url} answered {len(answer.results)} lists of hits to {queries} queries."
+            )
+        return [self._ranking(ranking)[:top_k] for ranking in answer.results]
+
+    def _ranking(self, ranking: _Ranking) -> list[Hit]:
+        if len(ranking.score) != len(ranking.data):
+            raise RetrieverError(
+                f"The service at {self.settings.search_url} answered {len(ranking.data)} hits, {len(ranking.score)} scores."
+            )
+        hits: list[Hit] = []
+        for score, entry in zip(ranking.score, ranking.data, strict=True):
+            try:
+                item = Item.model_validate({**entry, "kind": entry.get("kind", entry.get("type"))})
+            except ValidationError as error:
+                log.warning("left out a damaged hit of %s: %s", self.settings.search_url, error.errors()[0]["msg"])
+                continue
+            if item.id and math.isfinite(score):
+                hits.append(Hit(item=item, score=score))
+        if ranking.data and not hits:
+            raise RetrieverError(
+                f"No hit that the service at {self.settings.search_url} returned can be used: items need an id and "
+                "a type. Does search_url name a search service of this project?"
+            )
+        return hits
+
+    def _refusal(self, response: httpx.Response, content: bytes, item_id: str | None) -> RetrieverError:
+        """A status that is no success, as a sentence."""
+        try:
+            body = json.loads(content)
+            said = str(body.get("detail", body)) if isinstance(body, dict) else str(body)
+        except (ValueError, RecursionError):
+            said = content[:300].decode("utf-8", "replace")
+        said = " ".join(said.split())[:300]
+        for secret in self.settings.secrets():
+            said = said.replace(secret, "***")
+        status = response.status_code
+        head = f"The search service at {self.base_url} answered {status}" + (f": {said}" if said else "")
+        head = head if head.endswith((".", "!", "?")) else head + "."
+        if status in (401, 403):
+            head += " Set its key: search_api_key=... or VRAG_SEARCH_API_KEY."
+        elif status == 404 and item_id is not None:
+            head += f" It has no image of {item_id!r}; was its index changed since the search?"
+        elif status == 404:
+            head += " Does search_url end with the path of the search endpoint, /search?"
+        elif status in BUSY:
+            head += f" It stayed busy over {self.settings.search_retries + 1} attempts; try again in a moment."
+        elif status >= 500:
+            head += " The fault is the service's; see its log."
+        return RetrieverError(head)
+
+    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL) -> RetrieverError:
+        """A request that brought no answer, as a sentence."""
+        if isinstance(error, httpx.ConnectError):
+            return RetrieverError(
+                f"Nothing answers at {self.base_url} ({error}). Is the search service running? Start it with "
+                "./run_demo.sh search, or set search_url (VRAG_SEARCH_URL) to one that runs."
+            )
+        if isinstance(error, httpx.TimeoutException):
+            return RetrieverError(
+                f"The search service at {self.base_url} did not answer within {self.settings.search_timeout:g} s. "
+                "It may be building or overloaded: look at its log, or raise search_timeout (VRAG_SEARCH_TIMEOUT)."
+            )
+        return RetrieverError(
+            f"The connection to the search service at {self.base_url} broke ({error or type(error).__name__}). "
+            "It was stopped or restarted; see its log, then ask again."
+        )
+
+    def _image_type(self, response: httpx.Response, item_id: str) -> None:
+        kind = response.headers.get("content-type", "").split(";")[0].strip()
+        if not kind.startswith("image/"):
+            raise RetrieverError(
+                f"The search service at {self.base_url} answered {kind or 'no content type'} instead of an image "
+                f"for {item_id!r}."
+            )
+
+    def _checked_size(self, size: int, limit: int) -> None:
+        if size > limit:
+            raise RetrieverError(
+                f"The search service at {self.base_url} answered with more than the {limit:,} bytes allowed "
+                "(for images: max_image_bytes)."
+            )
+
+    def _pause(self, attempt: int, outcome: httpx.Response | httpx.HTTPError) -> float | None:
+        """Seconds until attempt ``attempt + 1`` (from 0), or None when there is no use in another."""
+        if attempt >= self.settings.search_retries:
+            return None
+        if isinstance(outcome, httpx.Response):
+            if outcome.status_code not in BUSY:
+                return None
+            try:
+                asked = float(outcome.headers.get("retry-after", ""))
+            except ValueError:
+                asked = -1.0
+            if math.isfinite(asked) and asked >= 0:
+                return asked if asked <= LONGEST_PAUSE else None
+        elif isinstance(outcome, httpx.ReadTimeout | httpx.WriteTimeout | httpx.PoolTimeout):
+            return None  # slow stays slow
+        elif not isinstance(outcome, httpx.TransportError):
+            return None
+        return float(min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE) * random.uniform(0.75, 1.0))
+
+
+class HttpRetriever(_Http):
+    """A blocking client; safe to share between threads. Close it, or use it as a context manager."""
+
+    def __init__(self, settings: SearchSettings | None = None) -> None:
+        super().__init__(settings)
+        self._client = httpx.Client(**self._options())
+
+    def search(
+        self, queries: Sequence[str], top_k: int, corpus: Names = None, documents: Names = None
+    ) -> list[list[Hit]]:
+        """One ranked list of at most ``top_k`` hits per query; corpus and documents are the settings' unless given."""
+        body = self._search_request(queries, top_k, corpus, documents)
+        _, content = self._ask("POST", self.settings.search_url, MAX_ANSWER_BYTES, json=body)
+        return self._hits(content, len(queries), top_k)
+
+    def image(self, item_id: str) -> bytes:
+        """The encoded image of an item."""
+        url = self._image_url(item_id)
+        response, content = self._ask("GET", url, self.settings.max_image_bytes, item_id=item_id)
+        self._image_type(response, item_id)
+        return content
+
+    def _ask(
+        self, method: str, url: str, limit: int, item_id: str | None = None, json: Any = None
+    ) -> tuple[httpx.Response, bytes]:
+        for attempt in range(self.settings.search_retries + 1):
+            outcome: httpx.Response | httpx.HTTPError
+            try:
+                with self._client.stream(method, url, json=json) as outcome:
+                    content = b"".join(self._within(outcome.iter_bytes(), limit))
+                if outcome.is_success:
+                    return outcome, content
+                problem = self._refusal(outcome, content, item_id)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = self._failure(error)
+                problem.__cause__ = error
+                if not isinstance(error, httpx.HTTPError):
+                    raise problem from error
+                outcome = error
+            pause = self._pause(attempt, outcome)
+            if pause is None:
+                raise problem
+            time.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _within(self, parts: Iterator[bytes], limit: int) -> Iterator[bytes]:
+        size = 0
+        for part in parts:
+            size += len(part)
+            self._checked_size(size, limit)
+            yield part
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> HttpRetriever:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncHttpRetriever(_Http):
+    """The awaitable client; belongs to one event loop. Close it, or use it as an async context manager."""
+
+    def __init__(self, settings: SearchSettings | None = None) -> None:
+        super().__init__(settings)
+        self._client = httpx.AsyncClient(**self._options())
+
+    async def search(
+        self, queries: Sequence[str], top_k: int, corpus: Names = None, documents: Names = None
+    ) -> list[list[Hit]]:
+        """As :meth:`HttpRetriever.search`."""
+        body = self._search_request(queries, top_k, corpus, documents)
+        _, content = await self._ask("POST", self.settings.search_url, MAX_ANSWER_BYTES, json=body)
+        return self._hits(content, len(queries), top_k)
+
+    async def image(self, item_id: str) -> bytes:
+        """The encoded image of an item."""
+        url = self._image_url(item_id)
+        response, content = await self._ask("GET", url, self.settings.max_image_bytes, item_id=item_id)
+        self._image_type(response, item_id)
+        return content
+
+    async def _ask(
+        self, method: str, url: str, limit: int, item_id: str | None = None, json: Any = None
+    ) -> tuple[httpx.Response, bytes]:
+        for attempt in range(self.settings.search_retries + 1):
+            outcome: httpx.Response | httpx.HTTPError
+            try:
+                async with self._client.stream(method, url, json=json) as outcome:
+                    content = b"".join([part async for part in self._within(outcome.aiter_bytes(), limit)])
+                if outcome.is_success:
+                    return outcome, content
+                problem = self._refusal(outcome, content, item_id)
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                problem = self._failure(error)
+                problem.__cause__ = error
+                if not isinstance(error, httpx.HTTPError):
+                    raise problem from error
+                outcome = error
+            pause = self._pause(attempt, outcome)
+            if pause is None:
+                raise problem
+            await asyncio.sleep(pause)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _within(self, parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in parts:
+            size += len(part)
+            self._checked_size(size, limit)
+            yield part
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def __aenter__(self) -> AsyncHttpRetriever:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
