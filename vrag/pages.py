@@ -28,7 +28,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 #: Limits that hold before anything is decoded. The pixels are those above which Pillow itself begins to warn.
 MAX_PAGE_BYTES = 64 * 2**20
 MAX_PAGE_PIXELS = 2**30 // 12
-#: The aspect ratio of a view at most: Qwen's processors refuse pictures beyond 200, and JPEG sides beyond 65,500 pixels.
+#: The aspect ratio of a view at most: Qwen's processors refuse beyond 200, and JPEG sides beyond 65,500 pixels.
 MAX_ASPECT = 100.0
 JPEG_QUALITY = 85
 
@@ -130,7 +130,7 @@ def view_of(
 
 
 def shown_size(size: tuple[float, float], min_pixels: int, max_pixels: int) -> Size:
-    """:func:`vrag.geometry.fit_area` with the aspect ratio bounded by ``MAX_ASPECT``: a thinner picture is stretched."""
+    """:func:`vrag.geometry.fit_area` with the aspect ratio bounded by ``MAX_ASPECT``: a thinner one is stretched."""
     width, height = size
     return fit_area((max(width, height / MAX_ASPECT), max(height, width / MAX_ASPECT)), min_pixels, max_pixels)
 
@@ -203,7 +203,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Grey values of any depth as uint8: 16 bits by their full range, others from their least to their largest value."""
+    """Grey of any depth as uint8: 16 bits by their full range, others from their least to their largest value."""
     grey = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     low, high = float(grey.min()), float(grey.max())
     if values.dtype == np.uint16 or (values.dtype.kind == "i" and low >= 0 and 255 < high <= 65535):
