@@ -13,7 +13,7 @@ How a reply that strays from it is read (:func:`parse_tags`):
 * Without a complete action, the last opening tag counts up to the end of the reply, for servers that stop at a closing
   tag leave it out and a reply cut off for its length breaks there; but only at the beginning of a line or after another
   tag, for elsewhere it is a tag that the text speaks about.
-* The thought is optional. Without its tags it is the text before the action; with ``</think>`` alone (chat templates may
+* The thought is optional. Without its tags it is the text before the action; with only ``</think>`` (chat templates can
   write ``<think>`` into the prompt), the text before that.
 * Chat markers such as ``<|im_start|>``, control characters and lone surrogates are dropped from thoughts, queries and
   answers; queries and answers are cut at ``MAX_QUERY_CHARS`` and ``MAX_ANSWER_CHARS``.
@@ -163,7 +163,7 @@ def _first_complete(tags: list[_Tag]) -> _Element | None:
 
 
 def _left_open(tags: list[_Tag], reply: str) -> _Element | None:
-    """The last opening tag of an action, at the beginning of a line or after another tag, up to the end of the reply."""
+    """The last opening tag of an action, at the beginning of a line or after a tag, up to the end of the reply."""
     for tag in reversed(tags):
         before = reply[max(0, tag.start - 16) : tag.start].rstrip(" \t")
         if not tag.closing and tag.name != "think" and (not before or before[-1] in "\r\n>"):
