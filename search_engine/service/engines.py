@@ -1,0 +1,58 @@
+"""From the settings to an engine: which indexes exist, what to do when none does, and when they have changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from search_engine.service.settings import ServiceSettings
+from search_engine.service.slot import Engine
+from vrag.errors import ConfigError
+
+MANIFEST = "manifest.json"
+
+
+def existing(settings: ServiceSettings) -> list[Path]:
+    """The indexes to load. Raises :class:`ConfigError`, saying how to build it, when a required one is missing."""
+    for path in settings.index:
+        if not (path / MANIFEST).exists():
+            raise ConfigError(how_to_build(path))
+    found = [*settings.index, *(path for path in settings.optional_index if (path / MANIFEST).exists())]
+    if not found:
+        raise ConfigError(how_to_build(*settings.optional_index[:1]))
+    return found
+
+
+def how_to_build(path: Path | None = None) -> str:
+    """What to type when there is no index at ``path``."""
+    index = path or Path("search_engine/corpus/image_index")
+    source = index.with_name(index.name.removesuffix("_index")) if index.name.endswith("_index") else Path("DOCUMENTS")
+    head = f"There is no index at {path}." if path else "No index is named; give one with --index."
+    return (
+        f"{head} Put images, PDFs or texts into {source} and build it with\n"
+        f"  python -m search_engine.search_engine build {source} {index}\n"
+        "or serve the example corpus, which is indexed on the way, with\n"
+        "  ./run_demo.sh search"
+    )
+
+
+def index_marks(settings: ServiceSettings) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes whenever one of the indexes is committed anew: its manifest is replaced as a whole."""
+    return tuple(_mark(path / MANIFEST) for path in (*settings.index, *settings.optional_index))
+
+
+def _mark(manifest: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = manifest.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def open_indexes(settings: ServiceSettings, serving: Engine | None) -> Engine:
+    """A search engine over the indexes as they are now; it shares the embedding model of the one being served."""
+    from search_engine.search_engine import SearchEngine
+
+    paths = existing(settings)
+    engine = SearchEngine(serving.embedder if isinstance(serving, SearchEngine) else settings.model)
+    engine.load_index(paths)
+    return engine
