@@ -323,11 +323,17 @@ class Reply:
         """The part of a text that still fits; a model that never stops is cut off, and that is its reply."""
         if not isinstance(value, str) or self.full:
             return ""
+        value = well_formed(value)
         if len(value) > self._room:
             self.full, self._finish = True, "length"
             value = value[: self._room]
         self._room -= len(value)
         return value
+
+
+def well_formed(text: str) -> str:
+    """The text without lone surrogates, which JSON can smuggle in and UTF-8 cannot carry; split pairs are joined."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def wire_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -117,14 +117,14 @@ class _Http:
             ) from error
         if len(answer.results) != queries:
             raise RetrieverError(
-                f"The service at {self.settings.search_url} answered {len(answer.results)} lists of hits to {queries} queries."
+                f"{self.settings.search_url} answered {len(answer.results)} lists of hits to {queries} queries."
             )
         return [self._ranking(ranking)[:top_k] for ranking in answer.results]
 
     def _ranking(self, ranking: _Ranking) -> list[Hit]:
         if len(ranking.score) != len(ranking.data):
             raise RetrieverError(
-                f"The service at {self.settings.search_url} answered {len(ranking.data)} hits, {len(ranking.score)} scores."
+                f"{self.settings.search_url} answered {len(ranking.data)} hits, but {len(ranking.score)} scores."
             )
         hits: list[Hit] = []
         for score, entry in zip(ranking.score, ranking.data, strict=True):

@@ -135,7 +135,7 @@ class Settings(ChatSettings, SearchSettings):
     def _consistent(self) -> Settings:
         if self.min_pixels > self.max_pixels:
             raise ValueError(
-                f"min_pixels ({self.min_pixels}) is above max_pixels ({self.max_pixels}): lower the first or raise the last"
+                f"min_pixels ({self.min_pixels}) is above max_pixels ({self.max_pixels}); change one of them"
             )
         return self
 
