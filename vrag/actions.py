@@ -66,7 +66,7 @@ _TAG = re.compile(r"<(/?)(think|search|answer|bbox|region)>", re.IGNORECASE)
 _OTHER_ACTION = re.compile(r"<(search|bbox|region)>.*?(?:</\1>|\Z)", re.IGNORECASE | re.DOTALL)
 #: Special tokens of chat templates (Qwen, Llama 3, Phi, DeepSeek; Llama 2, Mistral; Gemma): never part of a text.
 _MARKER = re.compile(
-    r"<[|｜][^|｜<>\n]{1,40}[|｜]>|\[/?INST\]|<</?SYS>>|</?(?:s|bos|eos|start_of_turn|end_of_turn)>", re.IGNORECASE
+    r"<[|｜][^|｜<>\s]{1,40}[|｜]>|\[/?INST\]|<</?SYS>>|</?(?:s|bos|eos|start_of_turn|end_of_turn)>", re.IGNORECASE
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")

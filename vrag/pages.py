@@ -235,7 +235,9 @@ def _damaged(name: str, error: Exception) -> MediaError:
 
 
 def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; 1 where there is none or it cannot be read."""
+    """The EXIF orientation that is still to be applied, 1 to 8; 1 where there is none or it cannot be read."""
+    if image.format == "TIFF":  # Pillow turns these by itself
+        return 1
     # A PNG without EXIF in its header would be decoded whole in the search for it.
     if image.format == "PNG" and "exif" not in image.info:
         return 1

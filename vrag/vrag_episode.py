@@ -72,7 +72,7 @@ class VragPrompts:
 
     @classmethod
     def load(cls, folder: Path | None = None) -> VragPrompts:
-        """The prompts of ``folder``: ``vrag.txt`` for the question, ``vrag_invalid.txt``, ...; ours where it has none."""
+        """The prompts of ``folder``: ``vrag.txt`` for the question, ``vrag_invalid.txt``, ...; ours for the rest."""
         names = {name.name: "vrag" if name.name == "question" else f"vrag_{name.name}" for name in fields(cls)}
         return cls(**{name: prompts.load(file, folder) for name, file in names.items()})
 
@@ -229,7 +229,7 @@ class VragEpisode:
         return action
 
     def _observe(self, observation: _Observation) -> None:
-        """Append a turn of the user's side; what follows such a turn at once (no model in between) becomes part of it."""
+        """Append a turn of the user's side; right after another of them it becomes part of that one."""
         parts = [*observation.shown, *filter(None, [observation.hint])]
         if parts and self._messages[-1].role == "user":
             parts = [*self._messages.pop().content, *parts]
