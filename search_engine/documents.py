@@ -1,7 +1,7 @@
 """From a folder (or a list) of files to the sources of an index: what each is, what it is called, and what is refused.
 
-:func:`discover` only looks at names; nothing is opened or decoded here. Reading is the business of :mod:`search_engine.ingest`,
-which turns every :class:`SourceFile` into a :class:`FileResult`.
+:func:`discover` only looks at names; nothing is opened or decoded. Reading is the business of
+:mod:`search_engine.ingest`, which turns every :class:`SourceFile` into a :class:`FileResult`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_ROW_CHARACTERS = 4_000_000
 class Line:
     """One line of text and where it stands, in page pixels.
 
-    ``words`` holds one box per word of ``text`` (``text.split()``), where the source tells them apart; else it is empty.
+    ``words`` holds one box per word of ``text`` (``text.split()``) where the source tells them apart, else nothing.
     """
 
     text: str
@@ -75,7 +75,7 @@ class PageText:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """One item read from a file. ``media`` is the image that ``item.width`` and ``item.height`` measure, or the video."""
+    """One item of a file. ``media`` is the image that ``item.width`` and ``item.height`` measure, or the video."""
 
     item: Item
     text: PageText
@@ -106,7 +106,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """What became of one source. ``problems`` says, sentence by sentence, what is missing from ``extracted`` and why."""
+    """What became of one source. ``problems`` says in sentences what is missing from ``extracted`` and why."""
 
     source: SourceFile
     extracted: tuple[Extracted, ...] = ()
@@ -132,11 +132,11 @@ def discover(
 ) -> tuple[list[SourceFile], list[Rejected]]:
     """The sources below a folder (recursive, sorted), in a ``.jsonl`` list, or the one file ``path`` itself.
 
-    Hidden files and the folders in ``skip`` are left out; a link is followed once. ``known`` maps keys to the ids that an
-    earlier run gave: they keep them, and nothing else gets them, so adding files never renames what is indexed.
+    Hidden files and the folders in ``skip`` are left out; a folder is entered once. ``known`` maps keys to the ids that
+    an earlier run gave: they keep them, and nothing else gets them, so adding files never renames what is indexed.
 
-    A list has one JSON object a line: ``file_path`` (relative to the list) or ``content`` (a passage), optionally ``uid``,
-    which becomes the id; every other field is metadata.
+    A list has one JSON object a line: ``file_path`` (relative to the list) or ``content`` (a passage), and maybe
+    ``uid``, which becomes the id; every other field is metadata.
 
     Raises :class:`ConfigError` when ``path`` is missing or is nothing that can be read.
     """
@@ -161,7 +161,7 @@ def _from_folder(root: Path, skip: set[Path], rejected: list[Rejected]) -> Itera
 
 
 def _walk(folder: Path, skip: set[Path], seen: set[tuple[int, int]], rejected: list[Rejected]) -> Iterator[Path]:
-    """The files below ``folder``, sorted by name level by level. A folder that was seen (a link loop) is not entered again."""
+    """The files below ``folder``, sorted level by level. A folder met before (a link loop) is not entered again."""
     try:
         status = folder.stat()
         if (status.st_dev, status.st_ino) in seen or folder.resolve() in skip:
