@@ -1,15 +1,17 @@
 """BM25 over page text, in two fields: the page's own words and the context that it stands in.
 
-A page of a report rarely repeats the title of the report or the heading of its chapter, yet a question names them. Each page
-therefore has a second, short field (see :mod:`search_engine.context`) that counts less. The two are combined before the
-saturation, as BM25F does (Robertson, Zaragoza, Taylor, "Simple BM25 extension to multiple weighted fields", CIKM 2004)::
+A page of a report rarely repeats the title of the report or the heading of its chapter, yet a question names them.
+Each page therefore has a second, short field (see :mod:`search_engine.context`) that counts less. The two are
+combined before the saturation, as BM25F does (Robertson, Zaragoza, Taylor, "Simple BM25 extension to multiple
+weighted fields", CIKM 2004)::
 
     tf(t, d)    = sum over fields f of  weight_f * count_f(t, d) / (1 - b_f + b_f * length_f(d) / mean length_f)
     score(q, d) = sum over terms t of q of  idf(t) * (k1 + 1) * tf(t, d) / (k1 + tf(t, d))
     idf(t)      = log(1 + (N - n(t) + 0.5) / (n(t) + 0.5))
 
-Counting is done once, when a segment is written (:class:`Postings`, plain arrays keyed by the 64-bit hash of a term). Loading
-merges the segments into one inverted index with the weights worked in, so a query only adds up a few short arrays.
+Counting is done once, when a segment is written (:class:`Postings`, plain arrays keyed by the 64-bit hash of a term).
+Loading merges the segments into one inverted index with the weights worked in, so a query only adds up a few short
+arrays.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ _MAX_COUNT = np.iinfo(np.uint16).max
 class Postings:
     """Term counts of ``n`` pages, sorted by term. ``starts[i]:starts[i + 1]`` are the rows of ``terms[i]``.
 
-    ``terms`` uint64 (t,), ``starts`` int64 (t + 1,), ``pages`` int32 (p,), ``counts`` uint16 (p, 2) per field, ``lengths``
-    int32 (n, 2) per field. Fields: 0 the page, 1 its context.
+    ``terms`` uint64 (t,), ``starts`` int64 (t + 1,), ``pages`` int32 (p,), ``counts`` uint16 (p, 2) per field,
+    ``lengths`` int32 (n, 2) per field. Fields: 0 the page, 1 its context.
     """
 
     terms: NDArray[np.uint64]
@@ -70,34 +72,45 @@ def count_terms(texts: Sequence[tuple[str, str]]) -> Postings:
             terms.append(code)
             pages.append(page)
             counts.append((min(counted[0][term], _MAX_COUNT), min(counted[1][term], _MAX_COUNT)))
-    codes = np.array(terms, np.uint64)
-    order = np.argsort(codes, kind="stable")
-    unique, first = np.unique(codes[order], return_index=True)
-    return Postings(
-        terms=unique,
-        starts=np.append(first, len(codes)).astype(np.int64),
-        pages=np.array(pages, np.int32)[order],
-        counts=np.array(counts, np.uint16).reshape(-1, 2)[order],
-        lengths=lengths,
+    return _grouped(
+        np.array(terms, np.uint64), np.array(pages, np.int32), np.array(counts, np.uint16).reshape(-1, 2), lengths
     )
 
 
-class LexicalIndex:
-    """The merged, weighted inverted index of all pages of the given segments, numbered in order. Immutable."""
+def merge_postings(parts: Sequence[tuple[Postings, NDArray[np.bool_]]]) -> Postings:
+    """The postings of the pages marked in each part, numbered anew in order."""
+    terms, pages, counts, lengths = [], [], [], []
+    total = 0
+    for part, keep in parts:
+        number = np.cumsum(keep, dtype=np.int32) - 1 + np.int32(total)
+        rows = keep[part.pages]
+        terms.append(np.repeat(part.terms, np.diff(part.starts))[rows])
+        pages.append(number[part.pages[rows]])
+        counts.append(part.counts[rows])
+        lengths.append(part.lengths[keep])
+        total += int(np.count_nonzero(keep))
+    if not parts:
+        return count_terms([])
+    return _grouped(np.concatenate(terms), np.concatenate(pages), np.concatenate(counts), np.concatenate(lengths))
 
-    def __init__(self, parts: Sequence[Postings], settings: RetrievalSettings | None = None) -> None:
+
+def _grouped(
+    terms: NDArray[np.uint64], pages: NDArray[np.int32], counts: NDArray[np.uint16], lengths: NDArray[np.int32]
+) -> Postings:
+    """Rows in page order, brought into term order (stable, so pages stay ascending within a term)."""
+    order = np.argsort(terms, kind="stable")
+    unique, first = np.unique(terms[order], return_index=True)
+    return Postings(unique, np.append(first, len(terms)).astype(np.int64), pages[order], counts[order], lengths)
+
+
+class LexicalIndex:
+    """A weighted inverted index over pages. Immutable, so it may be searched by many threads at once."""
+
+    def __init__(self, postings: Postings, settings: RetrievalSettings | None = None) -> None:
         self._settings = settings or RetrievalSettings()
-        offsets = np.cumsum([0] + [len(part) for part in parts])
-        self._size = int(offsets[-1])
-        codes = _concatenate([np.repeat(part.terms, np.diff(part.starts)) for part in parts], np.uint64)
-        pages = _concatenate([part.pages + np.int32(start) for part, start in zip(parts, offsets, strict=False)], np.int32)
-        order = np.argsort(codes, kind="stable")
-        self._terms, first = np.unique(codes[order], return_index=True)
-        self._starts = np.append(first, len(codes)).astype(np.int64)
-        self._pages = pages[order]
-        counts = _concatenate([part.counts.reshape(-1, 2) for part in parts], np.uint16, (0, 2))[order]
-        lengths = _concatenate([part.lengths.reshape(-1, 2) for part in parts], np.int32, (0, 2))
-        self._impacts = self._weigh(counts, lengths)
+        self._size = len(postings)
+        self._terms, self._starts, self._pages = postings.terms, postings.starts, postings.pages
+        self._impacts = self._weigh(postings.counts, postings.lengths)
 
     def __len__(self) -> int:
         return self._size
@@ -146,7 +159,3 @@ def _best(scores: NDArray[np.float32], k: int) -> Ranking:
         found = found[scores[found] >= kth]
     order = np.lexsort((found, -scores[found]))[: max(k, 0)]
     return found[order].astype(np.int64), scores[found[order]]
-
-
-def _concatenate(arrays: list[NDArray], dtype: type, shape: tuple[int, ...] = (0,)) -> NDArray:
-    return np.concatenate(arrays).astype(dtype, copy=False) if arrays else np.zeros(shape, dtype)

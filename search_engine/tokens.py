@@ -5,9 +5,11 @@ The same analysis serves documents and queries, so that both sides meet:
 * Unicode is folded (NFKC, lower case, accents removed); a word broken by a hyphen at the end of a line is joined.
 * A compound gives its parts and the whole: ``long-term`` → ``long``, ``term``, ``longterm``; ``FY2022`` → ``fy2022``,
   ``fy``, ``2022``.
-* Numbers lose their thousands separators and trailing zeros: ``1,200.50`` → ``1200.5``. A per cent sign becomes the word.
-* A run of Chinese, Japanese or Korean characters gives its bigrams; blanks inside a run (a line break, OCR) do not split it.
-  Single characters are terms too, so that a query of one character finds something, but bear a mark and are used only then.
+* Numbers lose their thousands separators and trailing zeros: ``1,200.50`` → ``1200.5``. A per cent sign becomes the
+  word.
+* A run of Chinese, Japanese or Korean characters gives its bigrams; blanks inside a run (a line break, OCR) do not
+  split it. Single characters are terms too, so that a query of one character finds something, but bear a mark and are
+  used only then.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ _PART = re.compile(r"\d+|[^\W\d_]+")
 
 # Function words and the words that ask; they say nothing about what a page is about.
 ENGLISH_STOPWORDS = frozenset(
-    """a about above after again against all also am an and any are as at be because been before being below between both
-    but by can could did do does doing down during each either few for from further had has have having he her here hers
-    him his how i if in into is it its itself just may me might more most must my no nor not of off on once only or other
-    our out over own per same shall she should so some such than that the their them then there these they this those
-    through to too under until up upon us very was we were what when where whether which while who whom whose why will
-    with within without would you your""".split()
+    """a about above after again against all also am an and any are as at be because been before being below between
+    both but by can could did do does doing down during each either few for from further had has have having he her
+    here hers him his how i if in into is it its itself just may me might more most must my no nor not of off on once
+    only or other our out over own per same shall she should so some such than that the their them then there these
+    they this those through to too under until up upon us very was we were what when where whether which while who
+    whom whose why will
+    with within without would you your""".split()  # noqa: SIM905
 )
 # Chinese words that ask or only bind; they are cut out of a *query* before it is split into bigrams.
 _CHINESE_FUNCTION_WORDS = re.compile(

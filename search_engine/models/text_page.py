@@ -1,9 +1,10 @@
 """The embedded default: hashed n-gram vectors of a page's text. No weights, no download, any script.
 
-A page becomes one vector of 2048 numbers. Every stemmed word, pair of neighbouring words, character trigram and CJK bigram is
-hashed to one dimension and a sign (the hashing trick of Weinberger et al., ICML 2009: with the sign, collisions cancel out on
-average instead of adding up). Counts are damped as ``1 + log(count)`` and the vector is L2-normalised, so the inner product
-is a cosine. It is a *lexical* vector: it forgives word forms and spelling, and it does not know synonyms.
+A page becomes one vector of 2048 numbers. Every stemmed word, pair of neighbouring words, character trigram and CJK
+bigram is hashed to one dimension and a sign (the hashing trick of Weinberger et al., ICML 2009: with the sign,
+collisions cancel out on average instead of adding up). Counts are damped as ``1 + log(count)`` and the vector is
+L2-normalised, so the inner product is a cosine. It is a *lexical* vector: it forgives word forms and spelling, and it
+does not know synonyms.
 
 No statistics of a corpus enter, so documents can be added at any time without touching the others.
 """

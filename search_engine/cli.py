@@ -1,0 +1,209 @@
+"""``python -m search_engine.search_engine``: build, add, remove, compact, info and search from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from search_engine.builder import BuildReport, Progress
+from search_engine.search_engine import SearchEngine
+from vrag.errors import VragError
+
+OnProgress = Callable[[Progress], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status (1: it failed with a sentence, 130: stopped by Ctrl-C)."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except VragError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped. What was committed is kept; run the same command again to go on.\n")
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m search_engine.search_engine", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: Callable[[argparse.Namespace], None], help: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=help, description=help)
+        sub.set_defaults(run=run)
+        sub.add_argument("--model", default="text_page", help="the embedding model (default: text_page)")
+        return sub
+
+    build = command("build", _build, "index a folder of documents or a .jsonl list, or bring its index up to date")
+    build.add_argument("input", type=Path)
+    build.add_argument("index", type=Path)
+    build.add_argument("--corpus", type=Path, help="where page images and OCR results go (default: the index folder)")
+    build.add_argument("--name", help="what the corpus is called in searches (default: the index folder's name)")
+    build.add_argument("--keep", action="store_true", help="keep documents whose files are gone from the input")
+    add = command("add", _add, "add files, folders or lists to an index")
+    add.add_argument("index", type=Path)
+    add.add_argument("paths", type=Path, nargs="+")
+    for sub in (build, add):
+        sub.add_argument("--batch-size", type=int, default=16, help="documents per model call (default: 16)")
+        sub.add_argument("--save-interval", type=int, default=512, help="items per commit, about (default: 512)")
+        sub.add_argument("--workers", type=int, help="processes that read files (default: one per core)")
+        sub.add_argument("--retry", action="store_true", help="read files again that failed before")
+        sub.add_argument("--progress", choices=("auto", "bar", "json", "none"), default="auto")
+    remove = command("remove", _remove, "take documents out of an index, by file name")
+    remove.add_argument("index", type=Path)
+    remove.add_argument("documents", nargs="+")
+    compact = command("compact", _compact, "rewrite an index without what was removed from it")
+    compact.add_argument("index", type=Path)
+    info = command("info", _info, "check every file of an index and say what is in it")
+    info.add_argument("index", type=Path)
+    info.add_argument("--json", action="store_true")
+    search = command("search", _search, "search an index once")
+    search.add_argument("index", type=Path)
+    search.add_argument("query")
+    search.add_argument("--top-k", type=int, default=5)
+    return parser
+
+
+def _build(options: argparse.Namespace) -> None:
+    engine = SearchEngine(options.model)
+    with _progress(options.progress) as show:
+        report = engine.build_index(
+            options.input,
+            options.index,
+            options.corpus,
+            bs=options.batch_size,
+            save_interval=options.save_interval,
+            workers=options.workers,
+            prune=not options.keep,
+            retry=options.retry,
+            name=options.name,
+            progress=show,
+        )
+    _tell(report, options.progress)
+
+
+def _add(options: argparse.Namespace) -> None:
+    engine = SearchEngine(options.model)
+    with _progress(options.progress) as show:
+        report = engine.add(
+            options.paths,
+            options.index,
+            batch_size=options.batch_size,
+            save_interval=options.save_interval,
+            workers=options.workers,
+            retry=options.retry,
+            progress=show,
+        )
+    _tell(report, options.progress)
+
+
+def _remove(options: argparse.Namespace) -> None:
+    removed = SearchEngine(options.model).remove(options.documents, options.index)
+    _say(f"{removed} items removed from {options.index}.")
+
+
+def _compact(options: argparse.Namespace) -> None:
+    SearchEngine(options.model).compact(options.index)
+    _say(f"{options.index} was compacted.")
+
+
+def _info(options: argparse.Namespace) -> None:
+    from search_engine.index_store import read_index
+
+    stored = read_index(options.index)
+    manifest = stored.manifest
+    live = [
+        (record, segment.segment.name)
+        for segment in stored.segments
+        for row, record in enumerate(segment.sources)
+        if row not in segment.segment.removed
+    ]
+    facts: dict[str, Any] = {
+        "index": str(options.index),
+        "name": manifest.name,
+        "model": manifest.model.model_dump(),
+        "items": sum(record.items for record, _ in live),
+        "segments": len(manifest.segments),
+        "removed_items": sum(segment.items for segment in manifest.segments) - sum(r.items for r, _ in live),
+        "bytes": sum(file.size for segment in manifest.segments for file in segment.files.values()),
+        "documents": {record.path: record.items for record, _ in live},
+        "problems": [f"{record.key}: {reason}" for record, _ in live for reason in record.problems],
+    }
+    if options.json:
+        _say(json.dumps(facts, ensure_ascii=False, indent=1))
+        return
+    _say(f"{facts['name']}: {facts['items']:,} items of {len(live):,} files, built with {manifest.model}")
+    _say(
+        f"{facts['segments']} segments, {facts['bytes'] / 1e6:,.1f} MB, {facts['removed_items']:,} removed items waiting for "
+        "compaction. All sums are right."
+    )
+    for path, items in facts["documents"].items():
+        _say(f"  {items:6,}  {path}")
+    _list("Problems", facts["problems"])
+
+
+def _search(options: argparse.Namespace) -> None:
+    engine = SearchEngine(options.model)
+    engine.load_index(options.index)
+    for hit in engine.retrieve([options.query], options.top_k)[0]:
+        _say(f"{hit.score:.4f}  {hit.item.id}  ({hit.item.label})")
+
+
+@contextmanager
+def _progress(kind: str) -> Iterator[OnProgress | None]:
+    if kind == "auto":
+        kind = "bar" if sys.stderr.isatty() else "none"
+    if kind == "none":
+        yield None
+    elif kind == "json":
+        yield lambda state: _say(json.dumps({"done": state.done, "total": state.total, "items": state.items}))
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.description:32.32}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("files, {task.fields[items]} items"),
+            TimeRemainingColumn(),
+        )
+        with Bar(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task("Reading", total=None, items=0)
+            yield lambda state: bar.update(
+                task, completed=state.done, total=state.total, items=state.items, description=state.document
+            )
+
+
+def _tell(report: BuildReport, progress: str) -> None:
+    if progress == "json":
+        _say(json.dumps({"report": report.as_dict()}, ensure_ascii=False))
+        return
+    _say(
+        f"{report.indexed:,} items of {report.read:,} files indexed in {report.seconds:.1f} s, {report.unchanged:,} files were "
+        f"up to date; {report.index} holds {report.items:,} items."
+    )
+    _list("Gone from the input, and removed", report.removed)
+    _list("Not indexed", [str(problem) for problem in report.problems])
+
+
+def _list(title: str, lines: Sequence[str]) -> None:
+    if lines:
+        _say(f"{title} ({len(lines)}):")
+        for line in lines:
+            _say(f"  {line}")
+
+
+def _say(text: str) -> None:
+    # A file name may hold what the terminal cannot show.
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    sys.stdout.flush()
