@@ -24,6 +24,8 @@ from vrag.messages import Message
 from vrag.settings import ChatSettings, is_loopback
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from vrag.pages import View
 
 
@@ -158,7 +160,7 @@ class ChatModel(_Client):
     def close(self) -> None:
         self._client.close()
 
-    def __enter__(self) -> ChatModel:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -230,7 +232,7 @@ class AsyncChatModel(_Client):
     async def close(self) -> None:
         await self._client.close()
 
-    async def __aenter__(self) -> AsyncChatModel:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -267,6 +267,10 @@ class Record:
     cut: bool = False
 
     @property
+    def question(self) -> str:
+        return self.header.question
+
+    @property
     def events(self) -> list[Event]:
         return [entry.event for entry in self.entries if isinstance(entry, EventEntry)]
 

@@ -16,17 +16,20 @@ import logging
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from vrag.errors import ConfigError, RetrieverError
+from vrag.errors import ConfigError, MediaError, RetrieverError, VragError
 from vrag.items import Hit, Item
 from vrag.settings import NO_KEY, SearchSettings, is_loopback
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +44,13 @@ Names = str | Sequence[str] | None
 
 
 class Retriever(Protocol):
-    """Blocking retriever. Every method raises :class:`vrag.errors.RetrieverError` and nothing else."""
+    """Blocking retriever. A service that cannot be used raises :class:`vrag.errors.RetrieverError`."""
 
     def search(self, queries: Sequence[str], top_k: int, corpus: str | None = None) -> list[list[Hit]]:
         """One ranked list of at most ``top_k`` hits per query, best first."""
 
     def image(self, item_id: str) -> bytes:
-        """The encoded image (JPEG, PNG or WebP) of a page or picture."""
+        """The encoded image of a page or picture. Raises MediaError where this one item has none that can be used."""
 
 
 class AsyncRetriever(Protocol):
@@ -72,8 +75,10 @@ class _Answer(BaseModel):
 class _Http:
     """What the two clients share: requests, checks and the rule for asking again."""
 
-    def __init__(self, settings: SearchSettings | None) -> None:
-        self.settings = settings or SearchSettings()
+    def __init__(self, settings: SearchSettings | str | None) -> None:
+        self.settings = (
+            SearchSettings(search_url=settings) if isinstance(settings, str) else settings or SearchSettings()
+        )
         self.base_url = self.settings.search_url.removesuffix("/search")
 
     def _options(self) -> dict[str, Any]:
@@ -102,7 +107,7 @@ class _Http:
         if not name.strip("."):  # "." and ".." would climb the path instead of naming an item
             name = name.replace(".", "%2E")
         if not name:
-            raise RetrieverError("An item without an id has no image.")
+            raise MediaError("An item without an id has no image.")
         return f"{self.base_url}/items/{name}/image"
 
     def _hits(self, content: bytes, queries: int, top_k: int) -> list[list[Hit]]:
@@ -142,7 +147,7 @@ class _Http:
             )
         return hits
 
-    def _refusal(self, response: httpx.Response, content: bytes, item_id: str | None) -> RetrieverError:
+    def _refusal(self, response: httpx.Response, content: bytes, item_id: str | None) -> VragError:
         """A status that is no success, as a sentence."""
         try:
             body = json.loads(content)
@@ -157,8 +162,8 @@ class _Http:
         head = head if head.endswith((".", "!", "?")) else head + "."
         if status in (401, 403):
             head += " Set its key: search_api_key=... or VRAG_SEARCH_API_KEY."
-        elif status == 404 and item_id is not None:
-            head += f" It has no image of {item_id!r}; was its index changed since the search?"
+        elif item_id is not None and 400 <= status < 500 and status not in BUSY:
+            return MediaError(f"{head} So there is no picture of {item_id!r}; was the index changed since the search?")
         elif status == 404:
             head += " Does search_url end with the path of the search endpoint, /search?"
         elif status in BUSY:
@@ -167,7 +172,7 @@ class _Http:
             head += " The fault is the service's; see its log."
         return RetrieverError(head)
 
-    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL) -> RetrieverError:
+    def _failure(self, error: httpx.HTTPError) -> RetrieverError:
         """A request that brought no answer, as a sentence."""
         if isinstance(error, httpx.ConnectError):
             return RetrieverError(
@@ -187,17 +192,12 @@ class _Http:
     def _image_type(self, response: httpx.Response, item_id: str) -> None:
         kind = response.headers.get("content-type", "").split(";")[0].strip()
         if not kind.startswith("image/"):
-            raise RetrieverError(
-                f"The search service at {self.base_url} answered {kind or 'no content type'} instead of an image "
-                f"for {item_id!r}."
-            )
+            raise MediaError(f"{self.base_url} answered {kind or 'no content type'}, not an image, for {item_id!r}.")
 
-    def _checked_size(self, size: int, limit: int) -> None:
-        if size > limit:
-            raise RetrieverError(
-                f"The search service at {self.base_url} answered with more than the {limit:,} bytes allowed "
-                "(for images: max_image_bytes)."
-            )
+    def _too_large(self, limit: int, item_id: str | None) -> VragError:
+        if item_id is not None:
+            return MediaError(f"The image of {item_id!r} has more than the {limit:,} bytes allowed (max_image_bytes).")
+        return RetrieverError(f"{self.settings.search_url} answered with more than {limit:,} bytes: no search result.")
 
     def _pause(self, attempt: int, outcome: httpx.Response | httpx.HTTPError) -> float | None:
         """Seconds until attempt ``attempt + 1`` (from 0), or None when there is no use in another."""
@@ -222,7 +222,8 @@ class _Http:
 class HttpRetriever(_Http):
     """A blocking client; safe to share between threads. Close it, or use it as a context manager."""
 
-    def __init__(self, settings: SearchSettings | None = None) -> None:
+    def __init__(self, settings: SearchSettings | str | None = None) -> None:
+        """``settings``, or only the search URL, or neither (then the environment and the defaults decide)."""
         super().__init__(settings)
         self._client = httpx.Client(**self._options())
 
@@ -248,15 +249,16 @@ class HttpRetriever(_Http):
             outcome: httpx.Response | httpx.HTTPError
             try:
                 with self._client.stream(method, url, json=json) as outcome:
-                    content = b"".join(self._within(outcome.iter_bytes(), limit))
+                    content = bytearray()
+                    for part in outcome.iter_bytes():
+                        content += part
+                        if len(content) > limit:
+                            raise self._too_large(limit, item_id)
                 if outcome.is_success:
-                    return outcome, content
-                problem = self._refusal(outcome, content, item_id)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    return outcome, bytes(content)
+                problem = self._refusal(outcome, bytes(content), item_id)
+            except httpx.HTTPError as error:
                 problem = self._failure(error)
-                problem.__cause__ = error
-                if not isinstance(error, httpx.HTTPError):
-                    raise problem from error
                 outcome = error
             pause = self._pause(attempt, outcome)
             if pause is None:
@@ -264,17 +266,10 @@ class HttpRetriever(_Http):
             time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    def _within(self, parts: Iterator[bytes], limit: int) -> Iterator[bytes]:
-        size = 0
-        for part in parts:
-            size += len(part)
-            self._checked_size(size, limit)
-            yield part
-
     def close(self) -> None:
         self._client.close()
 
-    def __enter__(self) -> HttpRetriever:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -286,7 +281,8 @@ class HttpRetriever(_Http):
 class AsyncHttpRetriever(_Http):
     """The awaitable client; belongs to one event loop. Close it, or use it as an async context manager."""
 
-    def __init__(self, settings: SearchSettings | None = None) -> None:
+    def __init__(self, settings: SearchSettings | str | None = None) -> None:
+        """``settings``, or only the search URL, or neither (then the environment and the defaults decide)."""
         super().__init__(settings)
         self._client = httpx.AsyncClient(**self._options())
 
@@ -312,15 +308,16 @@ class AsyncHttpRetriever(_Http):
             outcome: httpx.Response | httpx.HTTPError
             try:
                 async with self._client.stream(method, url, json=json) as outcome:
-                    content = b"".join([part async for part in self._within(outcome.aiter_bytes(), limit)])
+                    content = bytearray()
+                    async for part in outcome.aiter_bytes():
+                        content += part
+                        if len(content) > limit:
+                            raise self._too_large(limit, item_id)
                 if outcome.is_success:
-                    return outcome, content
-                problem = self._refusal(outcome, content, item_id)
-            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                    return outcome, bytes(content)
+                problem = self._refusal(outcome, bytes(content), item_id)
+            except httpx.HTTPError as error:
                 problem = self._failure(error)
-                problem.__cause__ = error
-                if not isinstance(error, httpx.HTTPError):
-                    raise problem from error
                 outcome = error
             pause = self._pause(attempt, outcome)
             if pause is None:
@@ -328,17 +325,10 @@ class AsyncHttpRetriever(_Http):
             await asyncio.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _within(self, parts: AsyncIterator[bytes], limit: int) -> AsyncIterator[bytes]:
-        size = 0
-        async for part in parts:
-            size += len(part)
-            self._checked_size(size, limit)
-            yield part
-
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def __aenter__(self) -> AsyncHttpRetriever:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

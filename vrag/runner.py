@@ -46,13 +46,14 @@ class _Course:
         """Requests to the model so far, the pending one included."""
         self.record = record
         self._should_stop = should_stop
-        self._last: Event | None = None
+        self.last: Answered | Failed | None = None
+        """The event that ended the run, once it is there."""
         self._problem: Exception | None = None
         self._shown: dict[str, None] = {}
 
     def check_stop(self) -> None:
         """Raise _Stopped when the watcher wants an end and the run has none yet."""
-        if self._last is None and self._should_stop is not None and self._should_stop():
+        if self.last is None and self._should_stop is not None and self._should_stop():
             raise _Stopped
 
     def notice(self, event: Event) -> Event:
@@ -60,7 +61,7 @@ class _Course:
         if isinstance(event, ViewShown):
             self._shown[event.view.item.id] = None
         if isinstance(event, Answered | Failed):
-            self._last = event
+            self.last = event
         if self.record is not None:
             self.record.event(event)
         return event
@@ -90,7 +91,7 @@ class _Course:
     def finish(self, outcome: Outcome) -> None:
         self.outcome = outcome
         if outcome.reason == "error":
-            said = self._last.text if isinstance(self._last, Failed) else "The run ended with an error."
+            said = self.last.text if isinstance(self.last, Failed) else "The run ended with an error."
             self.error = self._problem or VragError(said)
         if self.record is not None:
             self.record.end(outcome)

@@ -3,23 +3,26 @@
     Settings(max_steps=6)                   # the rest from VRAG_BASE_URL, VRAG_MODEL, ..., else the defaults
     ChatSettings(base_url=..., model=...)   # only what a chat client needs (the agent's model, or a judge)
 
-The one place where a default stands. A value that makes no sense is a :class:`vrag.errors.ConfigError` whose message
-names the setting, the environment variable and what is wrong.
+Each default stands in one place: here, or with the episode for what it defines. A value that makes no sense is a
+:class:`vrag.errors.ConfigError` whose message names the setting, the environment variable and what is wrong.
 """
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from vrag.errors import ConfigError
-from vrag.geometry import CROP_PADDING, MAX_PIXELS, MIN_PIXELS
 from vrag.pages import MAX_PAGE_BYTES
+from vrag.vrag_episode import VragOptions, VragPrompts
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 ENV_PREFIX = "VRAG_"
 #: What the published snippets pass where a server asks for no key.
@@ -47,6 +50,11 @@ class _Settings(BaseSettings):
             raise ConfigError(_explain(error, given)) from None
         except SettingsError as error:
             raise ConfigError(f"An environment variable {ENV_PREFIX}* is not the JSON it must be: {error}.") from None
+
+    def replace(self, **changes: Any) -> Self:
+        """The same settings but for ``changes``, checked again."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**given, **changes})
 
     def public(self) -> dict[str, Any]:
         """The settings as JSON values, without the secrets: what a record may keep."""
@@ -121,13 +129,16 @@ class SearchSettings(_Settings):
 class Settings(ChatSettings, SearchSettings):
     """A whole run: the model, the retriever and the episode."""
 
-    max_steps: int = Field(default=10, ge=1, le=1000, description="turns of the model before it is asked to answer")
-    top_k: int = Field(default=3, ge=1, le=100, description="hits per search")
-    min_pixels: int = Field(default=MIN_PIXELS, ge=1, description="least area of a displayed image")
-    max_pixels: int = Field(default=MAX_PIXELS, ge=1, description="largest area of a displayed image")
-    crop_padding: float = Field(default=CROP_PADDING, ge=0, description="page pixels added on each side of a crop")
-    time_budget: float | None = Field(default=None, gt=0, description="seconds for one question")
-    token_budget: int | None = Field(default=None, ge=1, description="prompt and reply tokens for one question")
+    max_steps: int = Field(default=VragOptions.max_steps, ge=1, le=1000, description="turns in which the model may act")
+    top_k: int = Field(default=VragOptions.top_k, ge=1, le=100, description="hits per search")
+    pages_per_search: int = Field(default=VragOptions.pages_per_search, ge=1, le=100, description="of them shown")
+    min_pixels: int = Field(default=VragOptions.min_pixels, ge=1, description="least area of a displayed image")
+    max_pixels: int = Field(default=VragOptions.max_pixels, ge=1, description="largest area of a displayed image")
+    crop_padding: float = Field(
+        default=VragOptions.crop_padding, ge=0, description="page pixels on each side of a crop"
+    )
+    time_budget: float | None = Field(default=VragOptions.max_seconds, gt=0, description="seconds for one question")
+    token_budget: int | None = Field(default=VragOptions.max_tokens, ge=1, description="tokens for one question")
     prompts: Path | None = Field(default=None, description="a folder of prompt files that replace the built-in ones")
     record_dir: Path | None = Field(default=None, description="a folder that keeps the record of every run")
 
@@ -138,6 +149,20 @@ class Settings(ChatSettings, SearchSettings):
                 f"min_pixels ({self.min_pixels}) is above max_pixels ({self.max_pixels}); change one of them"
             )
         return self
+
+    def vrag_options(self) -> VragOptions:
+        """The episode's part of the settings; reads the prompt files."""
+        return VragOptions(
+            max_steps=self.max_steps,
+            top_k=self.top_k,
+            pages_per_search=self.pages_per_search,
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels,
+            crop_padding=self.crop_padding,
+            max_seconds=self.time_budget,
+            max_tokens=self.token_budget,
+            prompts=VragPrompts.load(self.prompts),
+        )
 
 
 def client_url(url: str) -> str:
