@@ -108,10 +108,10 @@ def _read_pdf(source: SourceFile, desk: Desk, pages: range | None) -> Iterator[O
         note = f"the file is damaged; {count} page(s) of it could be recovered" if document.is_repaired else ""
         yield Opened(count, note)
         for number in pages or range(1, min(count, options.pages_per_task) + 1):
-            try:  # noqa: PERF203 - one broken page must not cost the others
+            try:
                 extracted, problem = _read_pdf_page(pdf.load_page(document, number), number, source, desk)
                 yield Part(number, (extracted,), f"page {number}: {problem}" if problem else "")
-            except MediaError as error:
+            except MediaError as error:  # noqa: PERF203 - a broken page must not cost the others
                 yield Part(number, (), f"page {number}: {error}")
 
 
