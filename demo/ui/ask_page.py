@@ -40,7 +40,9 @@ def start(question: str, settings: Settings) -> None:
 
 def page(settings: Settings) -> None:
     st.title("VRAG")
-    st.caption("Ask about the documents. The agent searches, looks at pages, looks closer, and answers with its source.")
+    st.caption(
+        "Ask about the documents. The agent searches, looks at pages, looks closer, and answers with its source."
+    )
     if found := examples():
         st.pills("Examples", found, key="example", on_change=take_example, label_visibility="collapsed")
     with st.form("ask", border=False):

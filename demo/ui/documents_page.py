@@ -45,7 +45,16 @@ def save(uploads: Path, name: str, data: bytes) -> None:
 
 def build(uploads: Path, index: Path) -> dict[str, Any]:
     """Bring the index of the uploads up to date, drawing its progress; returns the builder's report."""
-    command = [sys.executable, "-m", "search_engine.search_engine", "build", str(uploads), str(index), "--progress", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "search_engine.search_engine",
+        "build",
+        str(uploads),
+        str(index),
+        "--progress",
+        "json",
+    ]
     bar = st.progress(0.0, "Reading the documents ...")
     report: dict[str, Any] = {}
     noise: list[str] = []
@@ -80,10 +89,14 @@ def page(settings: Settings) -> None:
     st.title("My documents")
     where = folders()
     if where is None:
-        st.info("Start the demo with ./run_demo.sh to add documents here, or build an index and start the search service with it.")
+        st.info(
+            "Start the demo with ./run_demo.sh to add documents here, or build an index and start the search service with it."
+        )
         return
     uploads, index = where
-    st.caption("PDFs, images and texts that you add here are indexed on this machine and searched together with the rest.")
+    st.caption(
+        "PDFs, images and texts that you add here are indexed on this machine and searched together with the rest."
+    )
     files = st.file_uploader("Add files", TYPES, accept_multiple_files=True, key="uploads")
     if st.button("Add to the index", type="primary", icon=":material/upload:", disabled=not files):
         add(files, uploads, index, settings)
@@ -119,4 +132,6 @@ def update(uploads: Path, index: Path, settings: Settings) -> None:
         return
     for problem in report.get("problems", []):
         st.warning(f"{problem.get('file', '')}: {problem.get('reason', '')}")
-    st.success(f"{report.get('items', 0)} pages are in the index now ({time.time() - started:.0f} s). Ask about them on the first page.")
+    st.success(
+        f"{report.get('items', 0)} pages are in the index now ({time.time() - started:.0f} s). Ask about them on the first page."
+    )

@@ -40,7 +40,12 @@ def drawn(
     marked = box and Box(box.x1 * scale[0], box.y1 * scale[1], box.x2 * scale[0], box.y2 * scale[1])
     if marked and part == "region":
         region = marked.clamped(whole(picture.size))
-        corners = (int(region.x1), int(region.y1), max(int(region.x1) + 1, int(region.x2)), max(int(region.y1) + 1, int(region.y2)))
+        corners = (
+            int(region.x1),
+            int(region.y1),
+            max(int(region.x1) + 1, int(region.x2)),
+            max(int(region.y1) + 1, int(region.y2)),
+        )
         picture = picture.crop(corners)
     if picture.width > PAGE_WIDTH:
         factor = PAGE_WIDTH / picture.width
@@ -56,14 +61,21 @@ def drawn(
 def mark(picture: Image.Image, box: Box) -> None:
     """Draw a box so that it is seen from the back of a room, with the rest of the page slightly dimmed."""
     inside = box.clamped(whole(picture.size))
-    corners = (int(inside.x1), int(inside.y1), max(int(inside.x1) + 1, int(inside.x2)), max(int(inside.y1) + 1, int(inside.y2)))
+    corners = (
+        int(inside.x1),
+        int(inside.y1),
+        max(int(inside.x1) + 1, int(inside.x2)),
+        max(int(inside.y1) + 1, int(inside.y2)),
+    )
     bright = picture.crop(corners)
     picture.paste(Image.blend(picture, Image.new("RGB", picture.size, (120, 120, 130)), 0.28))
     picture.paste(bright, corners[:2])
     ImageDraw.Draw(picture).rectangle(corners, outline=ACCENT, width=max(3, picture.width // 260))
 
 
-def show(search_url: str, item: Item, box: Box | None = None, part: Literal["page", "region"] = "page", caption: str = "") -> None:
+def show(
+    search_url: str, item: Item, box: Box | None = None, part: Literal["page", "region"] = "page", caption: str = ""
+) -> None:
     """Draw a picture on the page, or say in words why it cannot be had."""
     try:
         size = (item.width or 1, item.height or 1)

@@ -29,9 +29,11 @@ def page(settings: Settings) -> None:
     except RecordError as error:
         st.error(str(error))
         return
-    st.markdown(f"**{timeline.plain(record.question)}**")
+    st.markdown(f"**{timeline.plain(record.header.question)}**")
     cost = timeline.totals(record.events)
-    st.caption(f"{cost['calls']:.0f} model calls · {cost['tokens']:.0f} tokens · {cost['pixels'] / 1e6:.1f} MP looked at")
+    st.caption(
+        f"{cost['calls']:.0f} model calls · {cost['tokens']:.0f} tokens · {cost['pixels'] / 1e6:.1f} MP looked at"
+    )
     st.download_button("Download the record", chosen.read_bytes(), file_name=chosen.name, icon=":material/download:")
     end = next((event for event in reversed(record.events) if isinstance(event, Answered | Failed)), None)
     if end is not None:
