@@ -1,10 +1,10 @@
 """The launcher behind ``run_demo.sh``: builds the index once, starts the services, waits for health, stops all of them.
 
-    ./run_demo.sh                    everything offline on this machine: search, extractive reader, web page
-    ./run_demo.sh ask "question"     the same in the terminal: prints the steps and the cited answer
-    ./run_demo.sh search             the search service alone
-    ./run_demo.sh vrag               the VRAG demo with a local model served by vLLM
-    ./run_demo.sh vimrag             the VimRAG demo
+./run_demo.sh                    everything offline on this machine: search, extractive reader, web page
+./run_demo.sh ask "question"     the same in the terminal: prints the steps and the cited answer
+./run_demo.sh search             the search service alone
+./run_demo.sh vrag               the VRAG demo with a local model served by vLLM
+./run_demo.sh vimrag             the VimRAG demo
 """
 
 from __future__ import annotations
@@ -38,10 +38,14 @@ SERVED_NAME = "Qwen/Qwen2.5-VL-7B-Instruct"
 def build_index(documents: Path, index: Path) -> Path:
     """Build or bring up to date the index of a folder; a second call with nothing new takes a moment."""
     if not documents.exists():
-        raise ConfigError(f"There is no folder {documents}. Give --corpus an existing folder of PDFs, images and texts.")
+        raise ConfigError(
+            f"There is no folder {documents}. Give --corpus an existing folder of PDFs, images and texts."
+        )
     index.parent.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(index.parent).free < 200_000_000:
-        raise ConfigError(f"Less than 200 MB are free under {index.parent}. Make room, or set VRAG_STATE_DIR to another disk.")
+        raise ConfigError(
+            f"Less than 200 MB are free under {index.parent}. Make room, or set VRAG_STATE_DIR to another disk."
+        )
     done = subprocess.run(python("-m", "search_engine.search_engine", "build", str(documents), str(index)), cwd=ROOT)
     if done.returncode != 0:
         raise ConfigError(f"The index of {documents} could not be built; the lines above say why.")
@@ -224,7 +228,8 @@ def run_ask(args: argparse.Namespace) -> None:
             ours.append(reader_service(port))
         services.start(*ours)
         os.environ.update(agent_settings(args, base_url, model))
-        ask(args.question)
+        if not ask(args.question):
+            raise VragError("There is no answer; the lines above say why.")
 
 
 MODES = {"offline": run_offline, "search": run_search, "vrag": run_vrag, "vimrag": run_vimrag, "ask": run_ask}
@@ -236,8 +241,12 @@ def parser() -> argparse.ArgumentParser:
     )
     out.add_argument("mode", nargs="?", choices=list(MODES), default="offline", help="default: offline")
     out.add_argument("question", nargs="?", help="for ask")
-    out.add_argument("--corpus", metavar="DIR", help="a folder of your own PDFs, images and texts instead of the example")
-    out.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible model server, e.g. http://localhost:8002/v1")
+    out.add_argument(
+        "--corpus", metavar="DIR", help="a folder of your own PDFs, images and texts instead of the example"
+    )
+    out.add_argument(
+        "--base-url", metavar="URL", help="an OpenAI-compatible model server, e.g. http://localhost:8002/v1"
+    )
     out.add_argument("--model", metavar="NAME", help="the model's name on that server")
     out.add_argument("--search-port", type=int, default=8001, metavar="PORT")
     out.add_argument("--model-port", type=int, default=8002, metavar="PORT")
@@ -263,7 +272,10 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            print(f"The disk is full ({STATE}). Make room and run this again; nothing that was built is lost.", file=sys.stderr)
+            print(
+                f"The disk is full ({STATE}). Make room and run this again; nothing that was built is lost.",
+                file=sys.stderr,
+            )
             return 1
         raise
     return 0

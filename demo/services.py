@@ -78,7 +78,9 @@ class Service:
             if self.process is not None and self.process.poll() is not None:
                 raise ServiceError(f"The {self.name} stopped while starting.\n{self.tail()}")
             if time.monotonic() > deadline:
-                raise ServiceError(f"The {self.name} was not ready after {seconds:.0f} s ({self.health}).\n{self.tail()}")
+                raise ServiceError(
+                    f"The {self.name} was not ready after {seconds:.0f} s ({self.health}).\n{self.tail()}"
+                )
             time.sleep(0.1)
 
     def exited(self) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
-from vrag.errors import VragError
 from vrag.events import Answered, CropRequested, Event, Failed, Note, SearchResults, SearchStarted, Thought, ViewShown
 
 
@@ -37,17 +35,13 @@ def lines(event: Event) -> list[str]:
     return []
 
 
-def ask(question: str) -> None:
-    """Run the VRAG agent with the settings of the environment and print what it does."""
+def ask(question: str) -> bool:
+    """Run the VRAG agent with the settings of the environment and print what it does; whether it has an answer."""
     from demo.vrag_agent import VRAG
-    from vrag.settings import Settings
 
-    settings = Settings()
-    agent = VRAG(base_url=settings.base_url, search_url=settings.search_url, model=settings.model)
-    print(question, flush=True)
-    for event in agent.stream(question):
+    answered = False
+    for event in VRAG().stream(question):
         for line in lines(event):
             print(line, flush=True)
-        if isinstance(event, Failed):
-            sys.stdout.flush()
-            raise VragError("There is no answer: the run ended with the error above.")
+        answered = answered or isinstance(event, Answered)
+    return answered

@@ -69,7 +69,7 @@ def build(uploads: Path, index: Path) -> dict[str, Any]:
             if "done" in message:
                 total = max(1, int(message["total"]))
                 share = min(1.0, int(message["done"]) / total)
-                bar.progress(share, f"{message['done']} of {message['total']} pages")
+                bar.progress(share, f"{message['done']} of {message['total']} files, {message.get('items', 0)} pages")
             elif "report" in message:
                 report = message["report"]
     bar.empty()

@@ -12,6 +12,7 @@ from vrag.errors import VragError
 from vrag.geometry import Box, whole
 from vrag.items import Item
 from vrag.retriever import HttpRetriever
+from vrag.settings import SearchSettings
 
 #: Width in pixels at which pages are drawn; sharp on a projector, light on the wire.
 PAGE_WIDTH = 1100
@@ -20,7 +21,7 @@ ACCENT = (232, 93, 4)
 
 @st.cache_resource(show_spinner=False)
 def retriever(search_url: str) -> HttpRetriever:
-    return HttpRetriever(search_url)
+    return HttpRetriever(SearchSettings(search_url=search_url))
 
 
 @st.cache_data(show_spinner=False, max_entries=64)
