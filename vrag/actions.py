@@ -27,6 +27,7 @@ import bisect
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vrag.geometry import Box
 
@@ -116,16 +117,14 @@ def clean(text: str, limit: int | None = None) -> str:
     return text if limit is None else text[:limit].rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class _Tag:
+class _Tag(NamedTuple):
     start: int
     end: int
     name: str
     closing: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Element:
+class _Element(NamedTuple):
     name: str
     start: int
     content_start: int

@@ -138,7 +138,7 @@ _PIECES += ["[1,2,3,4]", "[", "nan", "<|im_start|>", "\x00", "\n", " word ", "{q
 soup = st.lists(st.one_of(st.sampled_from(_PIECES), st.text(max_size=8)), max_size=30).map("".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(soup)
 @example("<think><search></think></search>")
 def test_any_string_has_a_thought_and_an_action(reply: str) -> None:
@@ -163,6 +163,7 @@ def test_any_string_has_a_thought_and_an_action(reply: str) -> None:
         assert not any(tag in text for tag in _PIECES[:9])
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_characters="<>[]|｜"), min_size=1, max_size=80))
 def test_a_well_formed_reply_is_read_back_exactly(text: str) -> None:
     words = " ".join(text.split())

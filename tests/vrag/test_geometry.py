@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vrag.geometry import MAX_PIXELS, MIN_PIXELS, Box, fit_area, to_displayed, to_page, whole
@@ -15,6 +15,7 @@ budgets = st.tuples(st.integers(1, 2_000_000), st.integers(1, 2_000_000)).map(so
 coordinates = st.floats(-5_000, 5_000)
 
 
+@settings(deadline=None)
 @given(sides, sides, budgets)
 def test_an_area_never_exceeds_its_budget_and_no_side_is_lost(width: int, height: int, budget: list[int]) -> None:
     out = fit_area((width, height), *budget)
@@ -23,6 +24,7 @@ def test_an_area_never_exceeds_its_budget_and_no_side_is_lost(width: int, height
     assert out[0] * out[1] <= budget[1]
 
 
+@settings(deadline=None)
 @given(st.integers(50, 5_000), st.integers(50, 5_000))
 def test_the_published_limits_keep_the_aspect_and_fill_the_budget(width: int, height: int) -> None:
     out_width, out_height = fit_area((width, height), MIN_PIXELS, MAX_PIXELS)
@@ -51,6 +53,7 @@ def test_a_size_that_is_none_is_refused(size: tuple[float, float]) -> None:
         fit_area(size, 1, 100)
 
 
+@settings(deadline=None)
 @given(
     st.builds(Box, coordinates, coordinates, coordinates, coordinates),
     st.tuples(st.integers(1, 2_000), st.integers(1, 2_000)),
@@ -70,6 +73,7 @@ def test_the_whole_picture_is_the_whole_view() -> None:
     assert to_page(Box(200, 100, 400, 300), (800, 400), view) == Box(200, 100, 300, 200)
 
 
+@settings(deadline=None)
 @given(st.builds(Box, coordinates, coordinates, coordinates, coordinates))
 def test_a_clamped_box_lies_inside(box: Box) -> None:
     bounds = Box(-10, 0, 300, 200)

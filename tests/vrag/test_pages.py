@@ -157,7 +157,7 @@ def test_crops_come_from_the_full_resolution_of_the_page() -> None:
 fractions = st.floats(0, 1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.integers(40, 900),
     st.integers(40, 900),
@@ -193,6 +193,7 @@ def test_a_crop_of_a_crop_is_the_same_as_one_crop(
     assert pixel[1] == pytest.approx(255 * y / (height - 1), abs=8)
 
 
+@settings(deadline=None)
 @given(*[st.floats(allow_nan=True, allow_infinity=True)] * 4)
 def test_any_box_gives_a_region_on_the_page_or_a_reason(x1: float, y1: float, x2: float, y2: float) -> None:
     view = View(ITEM, Box(100.5, 200, 700.25, 1100), (500, 750), b"")
@@ -247,6 +248,7 @@ def test_boxes_stay_in_the_pixels_of_the_item() -> None:
     assert open_page(encoded(gradient(20, 10)), ITEM.model_copy(update={"width": 0, "height": -4})).size == (20, 10)
 
 
+@settings(deadline=None)
 @given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6))
 def test_no_view_is_thinner_than_models_accept(width: float, height: float) -> None:
     out = shown_size((width, height), MIN_PIXELS, MAX_PIXELS)
@@ -328,4 +330,5 @@ def test_a_page_holds_the_bytes_it_was_given() -> None:
     page = open_page(GOOD, ITEM)
     assert isinstance(page, PageImage)
     assert page.data is GOOD
-    assert "data=" not in repr(page) + repr(view_of(page))
+    assert len(repr(page)) < 300
+    assert len(repr(view_of(page))) < 300
