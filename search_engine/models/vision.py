@@ -140,7 +140,7 @@ def plan_image(source: ImageSource, patch: int, areas: Sequence[Area]) -> Visual
     for area in areas:
         size = smart_resize(*size, factor, area)
         sizes.append(size)
-    if not isinstance(source, Image.Image):
+    if opened is not source:
         opened.close()
 
     def load() -> torch.Tensor:
@@ -149,8 +149,9 @@ def plan_image(source: ImageSource, patch: int, areas: Sequence[Area]) -> Visual
     return Visual((1, size[1] // patch, size[0] // patch), load)
 
 
-def plan_clip(path: Path, patch: int, sampling: Sampling, area_of: Callable[[int], Area]) -> Visual:
+def plan_clip(path: Path | str, patch: int, sampling: Sampling, area_of: Callable[[int], Area]) -> Visual:
     """A video file, sampled evenly; ``area_of(frames)`` gives the limits of one frame when so many are shown."""
+    path = Path(path)
     info = probe(path)
     count = sampling.count(info)
     # torch's float32 linspace, because its rounding decides which frame is taken.
@@ -185,7 +186,10 @@ def plan_frames(
     if len(sources) > most_frames:
         sources = [sources[i] for i in np.linspace(0, len(sources) - 1, most_frames, dtype=int)]
     factor = patch * MERGE
-    still = smart_resize(*open_image(sources[0]).size, factor * 2, first)
+    opened = open_image(sources[0])
+    still = smart_resize(*opened.size, factor * 2, first)
+    if opened is not sources[0]:
+        opened.close()
     count = math.ceil(len(sources) / PAIR) * PAIR
     size = smart_resize(*still, factor, area_of(count))
 
@@ -239,12 +243,14 @@ def _pair_times(times: Sequence[float]) -> tuple[float, ...]:
 
 
 def _resized(source: ImageSource, sizes: Iterable[tuple[int, int]]) -> Image.Image:
+    opened = open_image(source)
     try:
-        image = to_rgb(open_image(source))
-    except MediaError:
-        raise
+        image = to_rgb(opened)
     except Exception as error:  # Pillow's decoders raise almost anything on damaged data.
         raise MediaError(f"{_name(source)} cannot be decoded: {error}") from error
+    finally:
+        if opened is not source:
+            opened.close()
     for size in sizes:
         if size != image.size:
             image = image.resize(size, Image.Resampling.BICUBIC)
