@@ -254,6 +254,7 @@ class Reply:
         self._parts: dict[str, list[str]] = {"content": [], "reasoning": []}
         self._calls: dict[int, dict[str, Any]] = {}
         self._finish = ""
+        self._chunks = 0
         self._usage: Any = None
 
     def feed(self, chunk: Any) -> list[Piece]:
@@ -263,6 +264,7 @@ class Reply:
                 f"The model at {self._settings.base_url} was still writing after {self._settings.reply_timeout:g} s. "
                 "Lower max_tokens, or raise reply_timeout."
             )
+        self._chunks += 1
         self._usage = getattr(chunk, "usage", None) or self._usage
         pieces: list[Piece] = []
         for choice in (getattr(chunk, "choices", None) or ())[:1]:
@@ -283,6 +285,8 @@ class Reply:
 
     def generation(self) -> Generation:
         """The reply, complete."""
+        if not self._finish and not self._chunks:
+            raise explain(ValueError("the stream is empty"), self._settings)
         if not self._finish:
             raise ModelError(
                 f"The reply of the model at {self._settings.base_url} broke off before its end. "

@@ -45,7 +45,9 @@ def _connection(error: Exception, url: str) -> str:
     while cause is not None and cause.__cause__ is not None:
         cause = cause.__cause__
     said = str(cause) or type(cause).__name__
-    if re.search(r"refused|not known|name resolution|unreachable|all connection attempts failed", said, re.I):
+    # The two HTTP stacks word a refused connection differently.
+    said = "connection refused" if re.search(r"refused|all connection attempts failed", said, re.I) else said
+    if re.search(r"refused|not known|name resolution|no address|unreachable|no route", said, re.I):
         return (
             f"Nothing answers at {url} ({said}). Is the model server running? Start one with ./run_demo.sh "
             "(everything offline) or ./run_demo.sh vrag, or set base_url (VRAG_BASE_URL) to one that runs."

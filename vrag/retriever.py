@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import random
+import re
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -175,8 +176,11 @@ class _Http:
     def _failure(self, error: httpx.HTTPError) -> RetrieverError:
         """A request that brought no answer, as a sentence."""
         if isinstance(error, httpx.ConnectError):
+            # Blocking and async sockets word a refused connection differently.
+            refused = re.search(r"refused|all connection attempts failed", str(error), re.I)
+            reason = "connection refused" if refused else str(error)
             return RetrieverError(
-                f"Nothing answers at {self.base_url} ({error}). Is the search service running? Start it with "
+                f"Nothing answers at {self.base_url} ({reason}). Is the search service running? Start it with "
                 "./run_demo.sh search, or set search_url (VRAG_SEARCH_URL) to one that runs."
             )
         if isinstance(error, httpx.TimeoutException):
