@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from search_engine.models.base import Embedder, Vectors
 
 WORDS = (
-    "revenue growth region quarter chart table market share cost energy water report annual survey figure total percent",
-    "average customer product export import price index health school city traffic rainfall budget debt",
+    "revenue growth region quarter chart table market share cost energy water report annual survey figure total",
+    "percent average customer product export import price index health school city traffic rainfall budget debt",
 )
 
 

@@ -23,7 +23,7 @@ from search_engine.service.settings import ServiceSettings, is_loopback
 from search_engine.service.slot import Engine, EngineSlot, NotReady, OpenEngine
 from search_engine.service.wire import IndexState
 from vrag import __version__
-from vrag.errors import VragError
+from vrag.errors import ConfigError, VragError
 from vrag.items import Hit
 
 log = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ def create_app(
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
     # The last one added stands outermost: measured are the refusals too.
+    app.add_middleware(guards.AnswerAlways)
     app.add_middleware(guards.LimitBody, limit=settings.max_body_bytes)
     if settings.api_key is not None:
         app.add_middleware(guards.RequireKey, key=settings.api_key.get_secret_value(), open_paths=("/health",))
@@ -216,7 +217,11 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     detail = error.detail
-    if error.status_code == 404 and detail == "Not Found":
+    if (
+        error.status_code == 400
+    ):  # what the framework says when decoding the body failed in any other way than by syntax
+        detail = "The body cannot be read as JSON: it has to be UTF-8, with numbers and nesting of a sensible size."
+    elif error.status_code == 404 and detail == "Not Found":
         detail = "Nothing is served here; /docs lists the endpoints."
     elif error.status_code == 405:
         detail = f"{request.method} is not for this endpoint; /docs lists the endpoints."
@@ -237,8 +242,14 @@ async def _stopped(request: Request, error: Exception) -> JSONResponse:
     return guards.refusal(503, "The service is stopping.", {"Retry-After": "5"})
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    return guards.refusal(500, "The search service failed to answer this request; its log has the details.")
+async def _named_wrong(request: Request, error: Exception) -> JSONResponse:
+    """The engine knows no such document: what else can be wrong with a search has been checked before."""
+    return guards.refusal(404, str(error))
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s failed: %s", request.method, request.url.path, error)
+    return guards.refusal(500, str(error))
 
 
 HANDLERS: dict[type[Exception], Any] = {
@@ -247,5 +258,6 @@ HANDLERS: dict[type[Exception], Any] = {
     NotReady: _not_ready,
     Overloaded: _overloaded,
     Stopped: _stopped,
-    Exception: _unexpected,
+    ConfigError: _named_wrong,
+    VragError: _failed,
 }

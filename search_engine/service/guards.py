@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
 from collections.abc import Collection, Mapping
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger(__name__)
 
 #: What is still read, and thrown away, of a body that is too large, so that the client gets to see the refusal.
 DRAIN_LIMIT = 64 * 2**20
@@ -70,6 +73,35 @@ class LocalNamesOnly:
         except ValueError:
             return not name  # HTTP/1.0 needs no host
         return True
+
+
+class AnswerAlways:
+    """Answer 500 with a sentence when an endpoint fails in a way nobody foresaw; the log gets the details.
+
+    Left to the server, such an error would close the connection under the client's next request.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except Exception:
+            if started:
+                raise
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            detail = "The search service failed to answer this request; its log has the details."
+            await refusal(500, detail)(scope, receive, send)
 
 
 class LimitBody:

@@ -368,6 +368,7 @@ async def health(service: Parts) -> Response:
 
 @router.get("/metrics", tags=["state"], response_class=Response, summary="Counters for Prometheus")
 async def metrics(service: Parts) -> Response:
+    """Requests and seconds by endpoint, sizes of the batches, queries in the queue, items served, swaps of the index."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     return Response(generate_latest(service.metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
