@@ -21,7 +21,9 @@ WIDTH = RIGHT - LEFT
 
 
 def build() -> Book:
-    book = Book("ashgrove_lab_safety_handbook.pdf", "Laboratory Safety Handbook", "Ashgrove Institute of Materials", THEME, A4)
+    book = Book(
+        "ashgrove_lab_safety_handbook.pdf", "Laboratory Safety Handbook", "Ashgrove Institute of Materials", THEME, A4
+    )
     for draw in (_cover, _emergency, _storage, _gloves):
         draw(book.page())
     _hood(book.page(Scan(angle=-0.6)))
@@ -37,7 +39,15 @@ def _stripe(c: Canvas, y: float, high: float) -> None:
     c.rect((0, y, 595, y + high), fill="#f2b705")
     for i in range(-1, 22):
         x = i * 30
-        c.polygon([(max(0, x), y + high), (max(0, min(595, x + 15)), y + high), (min(595, x + 15 + high), y), (min(595, x + high), y)], "#26262b")
+        c.polygon(
+            [
+                (max(0, x), y + high),
+                (max(0, min(595, x + 15)), y + high),
+                (min(595, x + 15 + high), y),
+                (min(595, x + high), y),
+            ],
+            "#26262b",
+        )
 
 
 def _cover(c: Canvas) -> None:
@@ -49,7 +59,14 @@ def _cover(c: Canvas) -> None:
     c.text(LEFT, 158, "Safety Handbook", 46, THEME.accent, bold=True)
     c.text(LEFT, 196, "Edition 9 · valid from 1 February 2026", 13, THEME.muted)
     c.text(LEFT, 762, "Ashgrove Institute of Materials", 15, bold=True)
-    c.text(LEFT, 784, "Read it before the first day. Keep it where you can reach it with wet hands.", 11, THEME.muted, italic=True)
+    c.text(
+        LEFT,
+        784,
+        "Read it before the first day. Keep it where you can reach it with wet hands.",
+        11,
+        THEME.muted,
+        italic=True,
+    )
 
 
 def _emergency(c: Canvas) -> None:
@@ -64,7 +81,15 @@ def _emergency(c: Canvas) -> None:
     c.text(LEFT, y + 10, "Figure 1   A chemical has been spilled", 9.5, bold=True)
     y += 22
 
-    def node(x: float, top: float, text: str, wide: float = 150, high: float = 40, fill: str = THEME.soft, mark: str | None = None) -> None:
+    def node(
+        x: float,
+        top: float,
+        text: str,
+        wide: float = 150,
+        high: float = 40,
+        fill: str = THEME.soft,
+        mark: str | None = None,
+    ) -> None:
         c.rect((x - wide / 2, top, x + wide / 2, top + high), fill=fill, stroke=THEME.accent, width=0.9, radius=5)
         lines = text.split("\n")
         for i, line in enumerate(lines):
@@ -107,13 +132,29 @@ def _emergency(c: Canvas) -> None:
         ["Gas supply", "Workshop, day and night", "7099", "Cellar 2"],
     ]
     y = table(c, LEFT, y + 18, [150, 170, 90, 89], rows, "phones", aligns="llrr")
-    footnotes(c, LEFT, 748, WIDTH, ["The safety officer must be told of every spill, even of water, if it took longer than [[tell|ten minutes]] to clean up. The eye showers are tested on the first Monday of the month."])
+    footnotes(
+        c,
+        LEFT,
+        748,
+        WIDTH,
+        [
+            "The safety officer must be told of every spill, even of water, if it took longer than "
+            "[[tell|ten minutes]] to clean up. The eye showers are tested on the first Monday of the month."
+        ],
+    )
 
 
 def _storage(c: Canvas) -> None:
     _head(c, 3)
     y = heading(c, LEFT, 62, "What may stand next to what", "2  STORAGE")
-    y = c.paragraph(LEFT, y, WIDTH, "Look up the row of the one and the column of the other substance. If in doubt, choose the next stricter colour.", 10)
+    y = c.paragraph(
+        LEFT,
+        y,
+        WIDTH,
+        "Look up the row of the one and the column of the other substance. If in doubt, choose the next stricter "
+        "colour.",
+        10,
+    )
     y += 10
     names = ["Acids", "Bases", "Flammable liquids", "Oxidisers", "Metal powders", "Gas bottles"]
     same, apart, never = "together", "3 m apart", "own room"
@@ -129,7 +170,19 @@ def _storage(c: Canvas) -> None:
     rows = [["", *names]] + [[name, *cells] for name, cells in zip(names, grid, strict=True)]
     fills = {(r + 1, k + 1): colours[cell] for r, cells in enumerate(grid) for k, cell in enumerate(cells)}
     c.text(LEFT, y + 10, "Table 2   Storage of two substances", 9.5, bold=True)
-    y = table(c, LEFT, y + 20, [97, 67, 67, 67, 67, 67, 67], rows, "storage", aligns="lcccccc", size=9, pad=8, fills=fills, zebra=False)
+    y = table(
+        c,
+        LEFT,
+        y + 20,
+        [97, 67, 67, 67, 67, 67, 67],
+        rows,
+        "storage",
+        aligns="lcccccc",
+        size=9,
+        pad=8,
+        fills=fills,
+        zebra=False,
+    )
     y += 24
     c.text(LEFT, y + 10, "Figure 2   The cabinet in every laboratory", 9.5, bold=True)
     y += 38
@@ -154,8 +207,10 @@ def _storage(c: Canvas) -> None:
         724,
         WIDTH,
         [
-            "Bottles of more than [[bottle|2.5 litres]] always stand on the lowest shelf. Perchloric acid is kept only in room [[perchloric|B 027]] and is not "
-            "covered by this table. Ether that has been open for more than three months is handed to the waste store, whatever its colour.",
+            "Bottles of more than [[bottle|2.5 litres]] always stand on the lowest shelf. Perchloric acid is "
+            "kept only in room [[perchloric|B 027]] and is not "
+            "covered by this table. Ether that has been open for more than three months is handed to the waste "
+            "store, whatever its colour.",
         ],
     )
 
@@ -167,7 +222,8 @@ def _gloves(c: Canvas) -> None:
         LEFT,
         y,
         WIDTH,
-        "No glove holds for ever. The table says after how many minutes a liquid has passed through. Change gloves at half that time, and at once "
+        "No glove holds for ever. The table says after how many minutes a liquid has passed through. Change "
+        "gloves at half that time, and at once "
         "after a splash of a substance marked with a dash.",
         10,
     )
@@ -186,7 +242,14 @@ def _gloves(c: Canvas) -> None:
     y = table(c, LEFT, y + 20, [119, 91, 91, 91, 107], rows, "gloves", aligns="lrrrr", size=9.8, pad=6.5)
     y += 22
     x, top = panel(c, (LEFT, y, LEFT + 300, y + 196), "Taking gloves off")
-    steps = ["Pinch the left glove at the wrist.", "Pull it off inside out.", "Hold it in the right fist.", "Slide a bare finger under the right cuff.", "Turn the second glove over the first.", "Wash hands for 30 seconds."]
+    steps = [
+        "Pinch the left glove at the wrist.",
+        "Pull it off inside out.",
+        "Hold it in the right fist.",
+        "Slide a bare finger under the right cuff.",
+        "Turn the second glove over the first.",
+        "Wash hands for 30 seconds.",
+    ]
     for i, step in enumerate(steps):
         at = top + 14 + i * 25
         c.circle((x + 8, at - 3.5), 9, THEME.accent)
@@ -211,16 +274,42 @@ def _gloves(c: Canvas) -> None:
         728,
         WIDTH,
         [
-            "Measured at 23 °C by our own laboratory with liquid on the whole surface. Above [[warm|35 °C]] the times are halved. 480 means: no breakthrough "
+            "Measured at 23 °C by our own laboratory with liquid on the whole surface. Above [[warm|35 °C]] the "
+            "times are halved. 480 means: no breakthrough "
             "during a whole shift. Gloves older than [[age|five years]] are thrown away even in a closed box.",
         ],
     )
 
 
 def _glove(c: Canvas, x: float, y: float) -> None:
-    hand = [(x - 40, y + 170), (x - 46, y + 100), (x - 74, y + 64), (x - 66, y + 48), (x - 42, y + 62), (x - 40, y + 12), (x - 30, y + 2), (x - 22, y + 12)]
-    hand += [(x - 18, y + 60), (x - 14, y - 2), (x - 4, y - 12), (x + 4, y - 2), (x + 6, y + 60), (x + 12, y + 8), (x + 22, y + 2), (x + 28, y + 12)]
-    hand += [(x + 28, y + 68), (x + 38, y + 34), (x + 48, y + 30), (x + 52, y + 42), (x + 46, y + 110), (x + 40, y + 170)]
+    hand = [
+        (x - 40, y + 170),
+        (x - 46, y + 100),
+        (x - 74, y + 64),
+        (x - 66, y + 48),
+        (x - 42, y + 62),
+        (x - 40, y + 12),
+        (x - 30, y + 2),
+        (x - 22, y + 12),
+    ]
+    hand += [
+        (x - 18, y + 60),
+        (x - 14, y - 2),
+        (x - 4, y - 12),
+        (x + 4, y - 2),
+        (x + 6, y + 60),
+        (x + 12, y + 8),
+        (x + 22, y + 2),
+        (x + 28, y + 12),
+    ]
+    hand += [
+        (x + 28, y + 68),
+        (x + 38, y + 34),
+        (x + 48, y + 30),
+        (x + 52, y + 42),
+        (x + 46, y + 110),
+        (x + 40, y + 170),
+    ]
     c.blob(hand, "#3f7fb5", "#2b5c88", 1.5)
     c.rect((x - 46, y + 160, x + 46, y + 178), fill="#2b5c88", radius=7)
 
@@ -238,12 +327,31 @@ def _hood(c: Canvas) -> None:
     c.rect((x0 - 6, y0 + 190, x0 + 226, y0 + 206), fill="#bbbbbb", stroke="#222222")
     for k in range(3):
         c.arrow((x0 + 50 + k * 60, y0 + 178), (x0 + 70 + k * 38, y0 + 128), "#444444", 1.4)
-    c.polygon([(x0 + 120, y0 + 188), (x0 + 156, y0 + 188), (x0 + 144, y0 + 160), (x0 + 144, y0 + 146), (x0 + 132, y0 + 146), (x0 + 132, y0 + 160)], "#ffffff", "#222222")
+    c.polygon(
+        [
+            (x0 + 120, y0 + 188),
+            (x0 + 156, y0 + 188),
+            (x0 + 144, y0 + 160),
+            (x0 + 144, y0 + 146),
+            (x0 + 132, y0 + 146),
+            (x0 + 132, y0 + 160),
+        ],
+        "#ffffff",
+        "#222222",
+    )
     c.flush()
     callout(c, (x0 + 136, y0 - 10), (330, y0 - 10), "Exhaust to the roof, 420 m³/h", size=11.5, mark="airflow")
     callout(c, (x0 + 200, y0 + 70), (330, y0 + 50), "Sash, safety glass", size=11.5)
     callout(c, (x0 + 206, y0 + 118), (330, y0 + 112), "Lower edge never above 45 cm", size=11.5, bold=True, mark="sash")
-    callout(c, (x0 + 180, y0 + 150), (330, y0 + 166), "Face velocity at least 0.5 m/s", size=11.5, bold=True, mark="velocity")
+    callout(
+        c,
+        (x0 + 180, y0 + 150),
+        (330, y0 + 166),
+        "Face velocity at least 0.5 m/s",
+        size=11.5,
+        bold=True,
+        mark="velocity",
+    )
     callout(c, (x0 + 226, y0 + 198), (330, y0 + 214), "Work 15 cm behind the edge", size=11.5)
     rows = [
         ["Hood", "Room", "Velocity, m/s", "Alarm works", "Date", "Checked by"],
@@ -253,7 +361,9 @@ def _hood(c: Canvas) -> None:
         ["F-04", "W 015", "0.55", "no", "7 Jan", "G. Halloran"],
         ["F-05", "W 022", "0.63", "yes", "8 Jan", "P. Lammers"],
     ]
-    y = table(c, 48, 412, [60, 68, 98, 92, 72, 110], rows, "hoods", aligns="llrccl", size=11, pad=7, head_fill="#444444")
+    y = table(
+        c, 48, 412, [60, 68, 98, 92, 72, 110], rows, "hoods", aligns="llrccl", size=11, pad=7, head_fill="#444444"
+    )
     y += 22
     y = bullets(
         c,
@@ -268,10 +378,23 @@ def _hood(c: Canvas) -> None:
         11.5,
         7,
     )
-    c.text(48, y + 34, "Remark:  F-03 closed on 7 January, belt of the fan replaced on 9 January.", 12, "#20208a", italic=True, family="serif", mark="remark")
+    c.text(
+        48,
+        y + 34,
+        "Remark:  F-03 closed on 7 January, belt of the fan replaced on 9 January.",
+        12,
+        "#20208a",
+        italic=True,
+        family="serif",
+        mark="remark",
+    )
     c.line((48, y + 40), (540, y + 40), "#555555", 0.7)
     c.text(48, y + 64, "Signature:", 11)
-    c.curve([(120, y + 62), (134, y + 44), (142, y + 68), (156, y + 48), (164, y + 64), (184, y + 54), (230, y + 58)], "#20208a", 1.6)
+    c.curve(
+        [(120, y + 62), (134, y + 44), (142, y + 68), (156, y + 48), (164, y + 64), (184, y + 54), (230, y + 58)],
+        "#20208a",
+        1.6,
+    )
     c.text(547, 798, "5", 9, align="right")
 
 
@@ -280,30 +403,69 @@ def _waste(c: Canvas) -> None:
     y = heading(c, LEFT, 62, "Waste and what we learned", "5  AFTER WORK")
     c.text(LEFT, y + 10, "Figure 3   Which container", 9.5, bold=True)
     y += 24
-    bins = [("Yellow", "Sharp things", "#e8b90c"), ("Red", "Halogenated solvents", "#c0392b"), ("Blue", "Other solvents", "#3f7fb5"), ("Grey", "Bound spills", "#8d8d96"), ("Green", "Clean glass", "#4c9a63")]
+    bins = [
+        ("Yellow", "Sharp things", "#e8b90c"),
+        ("Red", "Halogenated solvents", "#c0392b"),
+        ("Blue", "Other solvents", "#3f7fb5"),
+        ("Grey", "Bound spills", "#8d8d96"),
+        ("Green", "Clean glass", "#4c9a63"),
+    ]
     for i, (name, what, colour) in enumerate(bins):
         x = LEFT + 8 + i * 101
         c.polygon([(x + 6, y + 16), (x + 78, y + 16), (x + 70, y + 104), (x + 14, y + 104)], colour)
         c.rect((x, y + 6, x + 84, y + 18), fill=colour, stroke="#ffffff", width=1, radius=4)
-        c.text(x + 42, y + 66, name, 13, "#26262b" if name == "Yellow" else "#ffffff", bold=True, align="center", mark=f"bin/{what}")
+        c.text(
+            x + 42,
+            y + 66,
+            name,
+            13,
+            "#26262b" if name == "Yellow" else "#ffffff",
+            bold=True,
+            align="center",
+            mark=f"bin/{what}",
+        )
         c.text(x + 42, y + 122, what, 8.6, align="center", mark=f"what/{name}")
     y += 150
     c.text(LEFT, y + 10, "Figure 4   Reported incidents", 9.5, bold=True)
     series = {"2023": (14, 9, 11, 4), "2024": (12, 7, 8, 5), "2025": (8, 7, 3, 6)}
-    columns(c, (LEFT, y + 24, RIGHT, y + 250), "incidents", ("Cuts", "Splashes", "Burns", "Gas alarms"), series, colours=("#c9cfd9", "#8d99ae", "#e0a100"), size=9.5)
+    columns(
+        c,
+        (LEFT, y + 24, RIGHT, y + 250),
+        "incidents",
+        ("Cuts", "Splashes", "Burns", "Gas alarms"),
+        series,
+        colours=("#c9cfd9", "#8d99ae", "#e0a100"),
+        size=9.5,
+    )
     y += 268
     y = c.paragraph(
         LEFT,
         y,
         WIDTH,
-        "Burns fell most, since the new furnace room has tongs of 60 centimetres. Gas alarms rose: four of the six came from the same valve in "
+        "Burns fell most, since the new furnace room has tongs of 60 centimetres. Gas alarms rose: four of the "
+        "six came from the same valve in "
         "[[valve|room W 009]], which has been replaced.",
         10,
     )
     y += 12
     x, top = panel(c, (LEFT, y, RIGHT, y + 98), "Collection times")
-    for i, (what, when) in enumerate([("Solvents, red and blue", "Tuesday, 09:30"), ("Sharp things and spills", "Thursday, 14:00"), ("Clean glass", "first Friday of the month")]):
+    for i, (what, when) in enumerate(
+        [
+            ("Solvents, red and blue", "Tuesday, 09:30"),
+            ("Sharp things and spills", "Thursday, 14:00"),
+            ("Clean glass", "first Friday of the month"),
+        ]
+    ):
         at = top + 14 + i * 18
         c.text(x, at, what, 9.8)
         c.text(x + 190, at, when, 9.8, bold=True, mark=f"collect/{what}")
-    footnotes(c, LEFT, 744, WIDTH, ["Containers are filled to [[fill|four fifths]] at most and labelled with the date of opening. A solvent container stays in the laboratory for no longer than eight weeks."])
+    footnotes(
+        c,
+        LEFT,
+        744,
+        WIDTH,
+        [
+            "Containers are filled to [[fill|four fifths]] at most and labelled with the date of opening. A "
+            "solvent container stays in the laboratory for no longer than eight weeks."
+        ],
+    )

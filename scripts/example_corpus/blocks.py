@@ -35,7 +35,8 @@ def table(
     for r, row in enumerate(rows):
         bold = r == 0 or r in bold_rows
         broken = [
-            break_lines(glyphs(cell, c.theme.family, bold), size, width - 2 * pad) for cell, width in zip(row, widths, strict=True)
+            break_lines(glyphs(cell, c.theme.family, bold), size, width - 2 * pad)
+            for cell, width in zip(row, widths, strict=True)
         ]
         high = max(len(lines) for lines in broken) * size * leading + 2 * pad - size * (leading - 1)
         if r == 0:
@@ -53,7 +54,9 @@ def table(
             align = {"l": "left", "c": "center", "r": "right"}[(aligns or "l" * len(widths))[k]]
             top = y + (high - len(lines) * size * leading + size * (leading - 1)) / 2
             mark = f"{name}/{plain(row[0])}/{head[k]}" if r else None
-            c.paragraph(left + pad, top, width - 2 * pad, cell, size, colour, leading=leading, bold=bold, align=align, mark=mark)
+            c.paragraph(
+                left + pad, top, width - 2 * pad, cell, size, colour, leading=leading, bold=bold, align=align, mark=mark
+            )
             left += width
         y += high
     return y
@@ -81,7 +84,9 @@ def cards(
         c.rect((left, top + 10, left + 3.5, top + high - 10), fill=colour)
         middle = top + high / 2
         c.text(left + 16, middle - size * 0.75, label, size * 0.42, c.theme.muted, max_width=wide - 22)
-        c.text(left + 16, middle + size * 0.42, value, size, colour, bold=True, mark=f"{name}/{label}", max_width=wide - 22)
+        c.text(
+            left + 16, middle + size * 0.42, value, size, colour, bold=True, mark=f"{name}/{label}", max_width=wide - 22
+        )
         c.text(left + 16, middle + size * 1.2, note, size * 0.38, c.theme.muted, max_width=wide - 22)
 
 
@@ -108,19 +113,49 @@ def box(
     if high > rect[3] - rect[1] or any(sum(g.width(size) for g in line) > width for line in lines):
         raise ValueError(f"{plain(text)!r} does not fit its box")
     top = (rect[1] + rect[3]) / 2 - high / 2
-    c.paragraph(rect[0] + 5, top, width, text, size, colour or contrast(fill), leading=leading, bold=bold, align="center", mark=mark)
+    c.paragraph(
+        rect[0] + 5,
+        top,
+        width,
+        text,
+        size,
+        colour or contrast(fill),
+        leading=leading,
+        bold=bold,
+        align="center",
+        mark=mark,
+    )
 
 
 def callout(
-    c: Canvas, at: Point, label: Point, text: str, *, size: float = 9.5, align: str = "left", bold: bool = False, mark: str | None = None
+    c: Canvas,
+    at: Point,
+    label: Point,
+    text: str,
+    *,
+    size: float = 9.5,
+    align: str = "left",
+    bold: bool = False,
+    mark: str | None = None,
 ) -> None:
     """A thin line from `at` to a label."""
     c.line(at, label, c.theme.muted, 0.8)
     c.circle(at, 2.2, c.theme.accent)
-    c.text(label[0] + (4 if align == "left" else -4), label[1] + size * 0.33, text, size, align=align, bold=bold, mark=mark)
+    c.text(
+        label[0] + (4 if align == "left" else -4), label[1] + size * 0.33, text, size, align=align, bold=bold, mark=mark
+    )
 
 
-def bullets(c: Canvas, x: float, y: float, width: float, items: Sequence[str], size: float = 10, gap: float = 5, colour: str | None = None) -> float:
+def bullets(
+    c: Canvas,
+    x: float,
+    y: float,
+    width: float,
+    items: Sequence[str],
+    size: float = 10,
+    gap: float = 5,
+    colour: str | None = None,
+) -> float:
     for item in items:
         c.circle((x + 3, y + size * 0.5), size * 0.2, c.theme.accent)
         y = c.paragraph(x + size * 1.3, y, width - size * 1.3, item, size, colour) + gap

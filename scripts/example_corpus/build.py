@@ -24,7 +24,9 @@ def generate() -> dict[str, bytes]:
     """All files as relative path -> bytes. ValueError when text overlaps or leaves a page, or a question misses its answer."""
     files: dict[str, bytes] = {}
     marks: dict[str, Mark] = {}
-    works: list[Book | Poster] = [module.build() for module in (tallowmere, veyford, mossly, ashgrove, yunting, lanting)]
+    works: list[Book | Poster] = [
+        module.build() for module in (tallowmere, veyford, mossly, ashgrove, yunting, lanting)
+    ]
     works += posters.build()
     for work in works:
         for number, canvas in enumerate(work.pages):
@@ -57,7 +59,11 @@ def check(folder: Path) -> list[str]:
     JPEG depend on the version of the library that wrote it.
     """
     files = generate()
-    kept = {f"{DOCUMENTS}/{path.name}" for path in (folder / DOCUMENTS).iterdir()} if (folder / DOCUMENTS).is_dir() else set()
+    kept = (
+        {f"{DOCUMENTS}/{path.name}" for path in (folder / DOCUMENTS).iterdir()}
+        if (folder / DOCUMENTS).is_dir()
+        else set()
+    )
     faults = [f"{path} is not part of the corpus" for path in sorted(kept - set(files))]
     for path, data in files.items():
         if not (folder / path).is_file():

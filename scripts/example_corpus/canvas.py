@@ -196,7 +196,9 @@ class Canvas:
 
     # shapes
 
-    def _finish(self, fill: str | None, stroke: str | None, width: float, dashes: str | None, opacity: float, close: bool) -> None:
+    def _finish(
+        self, fill: str | None, stroke: str | None, width: float, dashes: str | None, opacity: float, close: bool
+    ) -> None:
         self.shape.finish(
             fill=rgb(fill) if fill else None,
             color=rgb(stroke) if stroke else None,
@@ -210,7 +212,13 @@ class Canvas:
         )
 
     def rect(
-        self, box: Rect, fill: str | None = None, stroke: str | None = None, width: float = 0.8, radius: float = 0, opacity: float = 1
+        self,
+        box: Rect,
+        fill: str | None = None,
+        stroke: str | None = None,
+        width: float = 0.8,
+        radius: float = 0,
+        opacity: float = 1,
     ) -> None:
         """`radius` in points."""
         rect = pymupdf.Rect(box)
@@ -226,7 +234,9 @@ class Canvas:
         right = [(x1 - radius + radius * u, y0 + radius - radius * v) for u, v in reversed(arc)]
         self.polygon([(x0, y1), *left, *right, (x1, y1)], fill)
 
-    def line(self, a: Point, b: Point, colour: str | None = None, width: float = 0.8, dashes: str | None = None) -> None:
+    def line(
+        self, a: Point, b: Point, colour: str | None = None, width: float = 0.8, dashes: str | None = None
+    ) -> None:
         self.shape.draw_line(a, b)
         self._finish(None, colour or self.theme.line, width, dashes, 1, False)
 
@@ -235,12 +245,19 @@ class Canvas:
         self._finish(None, colour, width, dashes, 1, False)
 
     def polygon(
-        self, points: Sequence[Point], fill: str | None = None, stroke: str | None = None, width: float = 0.8, opacity: float = 1
+        self,
+        points: Sequence[Point],
+        fill: str | None = None,
+        stroke: str | None = None,
+        width: float = 0.8,
+        opacity: float = 1,
     ) -> None:
         self.shape.draw_polyline([*points, points[0]])
         self._finish(fill, stroke, width, None, opacity, True)
 
-    def circle(self, centre: Point, radius: float, fill: str | None = None, stroke: str | None = None, width: float = 0.8) -> None:
+    def circle(
+        self, centre: Point, radius: float, fill: str | None = None, stroke: str | None = None, width: float = 0.8
+    ) -> None:
         self.shape.draw_circle(centre, radius)
         self._finish(fill, stroke, width, None, 1, True)
 
@@ -265,7 +282,9 @@ class Canvas:
         base = (b[0] - head * math.cos(angle), b[1] - head * math.sin(angle))
         across = (-math.sin(angle) * head * 0.5, math.cos(angle) * head * 0.5)
         self.line(a, base, colour, width)
-        self.polygon([b, (base[0] + across[0], base[1] + across[1]), (base[0] - across[0], base[1] - across[1])], colour)
+        self.polygon(
+            [b, (base[0] + across[0], base[1] + across[1]), (base[0] - across[0], base[1] - across[1])], colour
+        )
 
     # pictures
 
@@ -297,7 +316,9 @@ def smooth(points: Sequence[Point], closed: bool = False, steps: int = 10) -> li
         p0, p1, p2, p3 = (np.array(padded[j]) for j in (i - 1, i, i + 1, i + 2))
         for step in range(steps):
             t = step / steps
-            p = 0.5 * (2 * p1 + (p2 - p0) * t + (2 * p0 - 5 * p1 + 4 * p2 - p3) * t**2 + (3 * p1 - p0 - 3 * p2 + p3) * t**3)
+            p = 0.5 * (
+                2 * p1 + (p2 - p0) * t + (2 * p0 - 5 * p1 + 4 * p2 - p3) * t**2 + (3 * p1 - p0 - 3 * p2 + p3) * t**3
+            )
             out.append((float(p[0]), float(p[1])))
     out.append(points[-1])
     return out
@@ -422,7 +443,7 @@ def scanned(image: Image.Image, scan: Scan, seed: int) -> Image.Image:
     rng = np.random.default_rng(seed)
     image = image if scan.colour else image.convert("L").convert("RGB")
     image = image.rotate(scan.angle, Image.Resampling.BICUBIC, fillcolor=image.getpixel((0, 0)))
-    pixels = np.asarray(image.filter(ImageFilter.GaussianBlur(scan.blur)), dtype=np.float32)
+    pixels: np.ndarray = np.asarray(image.filter(ImageFilter.GaussianBlur(scan.blur)), dtype=np.float32)
     height, width = pixels.shape[:2]
     grain = rng.normal(0, scan.noise, (height, width, 1))
     if scan.paper:
@@ -450,4 +471,3 @@ def overlaps(canvas: Canvas) -> list[str]:
             if across > 1 and down > 0.25 * min(a[3] - a[1], b[3] - b[1]):
                 faults.append(f"{first!r} overlaps {second!r}")
     return faults
-

@@ -30,7 +30,9 @@ def contrast(fill: str) -> str:
     return "#1c2430" if 0.299 * r + 0.587 * g + 0.114 * b > 0.6 else "#ffffff"
 
 
-def legend(c: Canvas, x: float, y: float, names: Sequence[str], colours: Sequence[str], size: float = 8.5, gap: float = 16) -> float:
+def legend(
+    c: Canvas, x: float, y: float, names: Sequence[str], colours: Sequence[str], size: float = 8.5, gap: float = 16
+) -> float:
     """A row of keys from `x` at baseline `y`; returns the x behind it."""
     for name, colour in zip(names, colours, strict=False):
         c.rect((x, y - size * 0.75, x + size * 0.8, y + size * 0.05), fill=colour, radius=1.5)
@@ -93,16 +95,30 @@ def columns(
                 c.rect((left, base - rise, left + slot * bar, base), fill=colours[j], stroke=c.theme.paper, width=0.8)
                 if rise > size * 1.15:
                     y = base - rise / 2 + size * 0.33
-                    c.text(left + slot * bar / 2, y, fmt(values[i]), size, contrast(colours[j]), align="center", mark=mark)
+                    c.text(
+                        left + slot * bar / 2, y, fmt(values[i]), size, contrast(colours[j]), align="center", mark=mark
+                    )
                 base -= rise
             else:
                 each = slot * bar / len(series)
-                c.rect((left + each * j + 1, base - rise, left + each * (j + 1) - 1, base), fill=colours[j], radius=min(2.0, rise / 2))
+                c.rect(
+                    (left + each * j + 1, base - rise, left + each * (j + 1) - 1, base),
+                    fill=colours[j],
+                    radius=min(2.0, rise / 2),
+                )
                 middle = left + each * (j + 0.5)
                 c.text(middle, base - rise - size * 0.4, fmt(values[i]), size, c.theme.ink, align="center", mark=mark)
         if stacked and totals:
             y = base - size * 0.5
-            c.text(left + slot * bar / 2, y, fmt(sums[i]), size + 0.5, bold=True, align="center", mark=f"{name}/total/{category}")
+            c.text(
+                left + slot * bar / 2,
+                y,
+                fmt(sums[i]),
+                size + 0.5,
+                bold=True,
+                align="center",
+                mark=f"{name}/total/{category}",
+            )
 
 
 def bars(
@@ -124,7 +140,13 @@ def bars(
     top = max(values.values())
     for i, (label, value) in enumerate(values.items()):
         middle = y0 + slot * (i + 0.5)
-        colour = (colours or c.theme.palette)[i] if highlight is None else c.theme.accent if label == highlight else c.theme.palette[-1]
+        colour = (
+            (colours or c.theme.palette)[i]
+            if highlight is None
+            else c.theme.accent
+            if label == highlight
+            else c.theme.palette[-1]
+        )
         c.text(left - 8, middle + size * 0.33, label, size, align="right", max_width=label_width - 8)
         end = left + room * value / top
         c.rect((left, middle - slot * 0.32, end, middle + slot * 0.32), fill=colour, radius=3)
@@ -158,7 +180,15 @@ def shares(
         for part, value, colour in zip(parts, values, colours, strict=False):
             wide = (x1 - x0 - label_width) * value / 100
             c.rect((x, middle - slot * 0.36, x + wide, middle + slot * 0.36), fill=colour, stroke=c.theme.paper)
-            c.text(x + wide / 2, middle + size * 0.33, fmt(value), size, contrast(colour), align="center", mark=f"{name}/{label}/{part}")
+            c.text(
+                x + wide / 2,
+                middle + size * 0.33,
+                fmt(value),
+                size,
+                contrast(colour),
+                align="center",
+                mark=f"{name}/{label}/{part}",
+            )
             x += wide
 
 
@@ -210,11 +240,21 @@ def lines(
             if labelled is None or label in labelled:
                 value = values[i]
                 assert value is not None
-                # The highest line carries its labels above, the others below, so that labels do not meet where lines cross.
+                # The highest line carries its labels above, the others below (if the axis leaves room), so that labels do not
+                # meet where lines cross.
                 others = [v for values in series.values() if (v := values[i]) is not None]
-                above = value == max(others) or value < top * 0.04
+                above = value == max(others) or plot[3] - point[1] < size * 1.8
                 y = point[1] + (-size * 0.9 if above else size * 1.75)
-                c.text(point[0], y, fmt(value), size, mix(colours[j], "#000000", 0.25), bold=True, align="center", mark=f"{name}/{label}/{xs[i]}")
+                c.text(
+                    point[0],
+                    y,
+                    fmt(value),
+                    size,
+                    mix(colours[j], "#000000", 0.25),
+                    bold=True,
+                    align="center",
+                    mark=f"{name}/{label}/{xs[i]}",
+                )
 
 
 def donut(
@@ -245,7 +285,15 @@ def donut(
         c.text(centre[0], centre[1] + size * 1.7, middle[1], size * 0.9, c.theme.muted, align="center")
 
 
-def keys(c: Canvas, x: float, y: float, names: Sequence[str], colours: Sequence[str] | None = None, size: float = 9.5, leading: float = 1.9) -> None:
+def keys(
+    c: Canvas,
+    x: float,
+    y: float,
+    names: Sequence[str],
+    colours: Sequence[str] | None = None,
+    size: float = 9.5,
+    leading: float = 1.9,
+) -> None:
     """A standing legend."""
     for i, name in enumerate(names):
         at = y + i * size * leading

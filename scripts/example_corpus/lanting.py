@@ -62,7 +62,8 @@ def _products(c: Canvas) -> None:
         X0,
         y + 16,
         848,
-        "零售价含税；企业订购满 50 公斤享[[discount|八五折]]，满 200 公斤享七八折。岚雾毛尖每人每日限购 [[limit|500 克]]。"
+        "零售价含税；企业订购满 50 公斤享[[discount|八五折]]，满 200 公斤享七八折。岚雾毛尖每人每日限购 "
+        "[[limit|500 克]]。"
         "开封后请避光密封，绿茶宜冷藏，保质期 [[shelf|18 个月]]；黑茶适宜长期存放。",
         11,
         THEME.muted,
@@ -83,13 +84,24 @@ def _gardens(c: Canvas) -> None:
     c.text(70, 440, "汀南公路", 11, "#80683c")
     c.text(330, 262, "岚嶂山 1,147 米", 12, "#ffffff", bold=True, align="center", mark="peak")
     c.polygon([(330, 226), (340, 244), (320, 244)], "#ffffff")
-    gardens = [("云顶园", 352, 292, "420 亩"), ("松涛园", 188, 234, "310 亩"), ("竹溪园", 412, 366, "280 亩"), ("石库园", 196, 382, "190 亩")]
+    gardens = [
+        ("云顶园", 352, 292, "420 亩"),
+        ("松涛园", 188, 234, "310 亩"),
+        ("竹溪园", 412, 366, "280 亩"),
+        ("石库园", 196, 382, "190 亩"),
+    ]
     for name, x, y, area in gardens:
         c.circle((x, y), 8, THEME.accent2, "#ffffff", 2)
         c.text(x + 14, y + 1, name, 14, bold=True, mark=f"garden/{name}")
         c.text(x + 14, y + 17, area, 11, mark=f"area/{name}")
     c.text(640, 140, "四片茶园", 20, THEME.accent, bold=True)
-    rows = [["茶园", "面积", "主要茶树", "负责人"], ["云顶园", "420 亩", "本地群体种", "周砚秋"], ["松涛园", "310 亩", "大白茶", "沈渡"], ["竹溪园", "280 亩", "水仙", "白若溪"], ["石库园", "190 亩", "大叶种", "顾长庚"]]
+    rows = [
+        ["茶园", "面积", "主要茶树", "负责人"],
+        ["云顶园", "420 亩", "本地群体种", "周砚秋"],
+        ["松涛园", "310 亩", "大白茶", "沈渡"],
+        ["竹溪园", "280 亩", "水仙", "白若溪"],
+        ["石库园", "190 亩", "大叶种", "顾长庚"],
+    ]
     y = table(c, 640, 156, [58, 60, 82, 64], rows, "gardens", size=12.5, pad=7)
     c.paragraph(640, y + 18, 264, "全部茶园 1,200 亩，不用除草剂。杂草由[[geese|六百只鹅]]负责。", 14, leading=1.6)
     c.paragraph(640, y + 74, 264, "雾日每年 [[fog|174 天]]，是平原的三倍。", 14, leading=1.6)
@@ -97,7 +109,14 @@ def _gardens(c: Canvas) -> None:
 
 def _process(c: Canvas) -> None:
     _slide(c, "半山乌龙的三十小时", 4)
-    steps = [("采摘", "一芽三叶", "上午", "#8cab6a"), ("晒青", "25 °C", "1 小时", "#a9bf6a"), ("摇青", "五次", "10 小时", "#c9b64e"), ("杀青", "260 °C", "6 分钟", "#cf8a3a"), ("包揉", "十二遍", "3 小时", "#a5673a"), ("烘焙", "85 °C", "14 小时", "#7c4a2c")]
+    steps = [
+        ("采摘", "一芽三叶", "上午", "#8cab6a"),
+        ("晒青", "25 °C", "1 小时", "#a9bf6a"),
+        ("摇青", "五次", "10 小时", "#c9b64e"),
+        ("杀青", "260 °C", "6 分钟", "#cf8a3a"),
+        ("包揉", "十二遍", "3 小时", "#a5673a"),
+        ("烘焙", "85 °C", "14 小时", "#7c4a2c"),
+    ]
     wide, gap = 118.0, 28.0
     for i, (name, how, time, colour) in enumerate(steps):
         x = X0 + i * (wide + gap)
@@ -114,7 +133,8 @@ def _process(c: Canvas) -> None:
         X0 + 24,
         392,
         800,
-        "摇动让叶缘轻轻受伤，细胞里的酶遇到空气开始发酵，叶边变红而叶心仍绿，茶人叫它“绿叶红镶边”。最后一次摇青在[[shake|凌晨三点]]，"
+        "摇动让叶缘轻轻受伤，细胞里的酶遇到空气开始发酵，叶边变红而叶心仍绿，茶人叫它“绿叶红镶边”。"
+        "最后一次摇青在[[shake|凌晨三点]]，"
         "由值夜的师傅凭香气决定何时停下，花香转为果香便立刻杀青。",
         14.5,
         leading=1.65,
@@ -144,25 +164,43 @@ def _sales(c: Canvas) -> None:
 
 def _brewing(c: Canvas) -> None:
     _slide(c, "怎样泡一杯好茶", 6)
-    teas = [("岚雾毛尖", "80 °C", "3 克", "45 秒", "#9dbb63"), ("汀岸白露", "90 °C", "4 克", "60 秒", "#d8c27a"), ("半山乌龙", "98 °C", "7 克", "20 秒", "#cf9a3c"), ("柴火红", "95 °C", "5 克", "30 秒", "#b5562c"), ("石库陈韵", "100 °C", "8 克", "15 秒", "#5c3524")]
+    teas = [
+        ("岚雾毛尖", "80 °C", "3 克", "45 秒", "#9dbb63"),
+        ("汀岸白露", "90 °C", "4 克", "60 秒", "#d8c27a"),
+        ("半山乌龙", "98 °C", "7 克", "20 秒", "#cf9a3c"),
+        ("柴火红", "95 °C", "5 克", "30 秒", "#b5562c"),
+        ("石库陈韵", "100 °C", "8 克", "15 秒", "#5c3524"),
+    ]
     wide, gap = 158.0, 14.5
     for i, (name, heat, dose, time, colour) in enumerate(teas):
         x = X0 + i * (wide + gap)
         middle = x + wide / 2
         c.rect((x, 116, x + wide, 398), fill=THEME.soft, radius=12)
-        c.polygon([(middle - 44, 140), (middle + 44, 140), (middle + 30, 190), (middle - 30, 190)], "#ffffff", "#c9c6b4", 1.5)
+        c.polygon(
+            [(middle - 44, 140), (middle + 44, 140), (middle + 30, 190), (middle - 30, 190)], "#ffffff", "#c9c6b4", 1.5
+        )
         c.polygon([(middle - 40, 152), (middle + 40, 152), (middle + 29, 188), (middle - 29, 188)], colour)
         c.rect((middle - 36, 192, middle + 36, 198), fill="#c9c6b4", radius=3)
         c.text(middle, 232, name, 18, bold=True, align="center")
         for k, (label, value) in enumerate([("水温", heat), ("投茶", dose), ("第一泡", time)]):
             y = 270 + k * 42
             c.text(x + 22, y, label, 13.5, THEME.muted)
-            c.text(x + wide - 20, y, value, 18, mix(colour, "#000000", 0.35), bold=True, align="right", mark=f"brew/{name}/{label}")
+            c.text(
+                x + wide - 20,
+                y,
+                value,
+                18,
+                mix(colour, "#000000", 0.35),
+                bold=True,
+                align="right",
+                mark=f"brew/{name}/{label}",
+            )
     c.paragraph(
         X0,
         414,
         848,
-        "以 150 毫升盖碗为准，之后每泡延长十秒。水宜软：总硬度不超过 [[soft|120 mg/L]] 时茶汤最亮；硬水请先煮沸两分钟再放凉。"
+        "以 150 毫升盖碗为准，之后每泡延长十秒。水宜软：总硬度不超过 [[soft|120 mg/L]] 时茶汤最亮；"
+        "硬水请先煮沸两分钟再放凉。"
         "绿茶可泡[[green|三次]]，乌龙可泡七次，陈韵可泡十二次以上。空腹与睡前不宜饮浓茶。",
         14,
         leading=1.6,

@@ -67,15 +67,40 @@ def _survey(c: Canvas) -> None:
         "Smoke from cooking": 18.0,
         "Street next door": 15.0,
     }
-    bars(c, (X0, 112, 610, 452), "reasons", reasons, fmt=lambda v: f"{v:.0f}%", size=14, label_width=196, highlight="Headaches while working")
+    bars(
+        c,
+        (X0, 112, 610, 452),
+        "reasons",
+        reasons,
+        fmt=lambda v: f"{v:.0f}%",
+        size=14,
+        label_width=196,
+        highlight="Headaches while working",
+    )
     c.rect((650, 120, X1, 300), fill=THEME.accent, radius=12)
     c.flush()
     c.text(676, 190, "7 in 10", 48, "#ffffff", bold=True, mark="seven")
-    c.paragraph(676, 208, 210, "open a window only when it is too late: above 1,400 ppm of carbon dioxide.", 14, "#e3dbf7")
+    c.paragraph(
+        676, 208, 210, "open a window only when it is too late: above 1,400 ppm of carbon dioxide.", 14, "#e3dbf7"
+    )
     c.rect((650, 318, X1, 452), fill=THEME.soft, radius=12)
     c.text(676, 356, "What stops them?", 16, THEME.accent, bold=True)
-    c.paragraph(676, 370, 212, "“I would have to charge yet [[stops|another thing]].” The sentence we heard most.", 14, italic=True)
-    c.text(X0, 482, "Survey of 2,150 households in five cities, October 2025; several answers possible.", 10, THEME.muted, mark="survey")
+    c.paragraph(
+        676,
+        370,
+        212,
+        "“I would have to charge yet [[stops|another thing]].” The sentence we heard most.",
+        14,
+        italic=True,
+    )
+    c.text(
+        X0,
+        482,
+        "Survey of 2,150 households in five cities, October 2025; several answers possible.",
+        10,
+        THEME.muted,
+        mark="survey",
+    )
 
 
 def _inside(c: Canvas) -> None:
@@ -93,9 +118,14 @@ def _inside(c: Canvas) -> None:
     c.line((x, 128), (x, 470), THEME.line, 1, "[3 3] 0")
     for y, wide, thick, dark, light, label in layers:
         left, right, flat = x - wide, x + wide, 0.24
-        lower = [(x + wide * math.cos(a), y + thick + wide * flat * math.sin(a)) for a in [math.pi * k / 40 for k in range(41)]]
+        lower = [
+            (x + wide * math.cos(a), y + thick + wide * flat * math.sin(a))
+            for a in [math.pi * k / 40 for k in range(41)]
+        ]
         c.polygon([(right, y), *lower, (left, y)], dark)
-        ellipse = [(x + wide * math.cos(a), y + wide * flat * math.sin(a)) for a in [2 * math.pi * k / 80 for k in range(80)]]
+        ellipse = [
+            (x + wide * math.cos(a), y + wide * flat * math.sin(a)) for a in [2 * math.pi * k / 80 for k in range(80)]
+        ]
         c.polygon(ellipse, light, mix(light, "#000000", 0.15), 0.8)
         if label.startswith("Circuit"):
             for dx, dy in ((-50, -4), (-14, 8), (30, -8), (56, 6)):
@@ -104,7 +134,14 @@ def _inside(c: Canvas) -> None:
             c.rect((x - 34, y - 9, x + 34, y + 9), fill="#b98a1e", radius=4)
     c.flush()
     for y, wide, thick, _, _, label in layers:
-        callout(c, (x + wide + 2, y + thick / 2), (x + 148, y + thick / 2), label, size=12, mark=f"part/{label.split(',')[0]}")
+        callout(
+            c,
+            (x + wide + 2, y + thick / 2),
+            (x + 148, y + thick / 2),
+            label,
+            size=12,
+            mark=f"part/{label.split(',')[0]}",
+        )
     for dx in (-78, 78):
         c.circle((x + dx, 462), 5, "#9a94ae", "#6c6580", 1)
     callout(c, (x - 84, 462), (x - 132, 462), "4 screws", size=12, align="right")
@@ -118,8 +155,16 @@ def _inside(c: Canvas) -> None:
         ["Formaldehyde", "0–1,000 ppb", "±20 ppb"],
     ]
     y = table(c, 650, 152, [96, 90, 68], rows, "sensors", aligns="lrr", size=10.5)
-    c.paragraph(650, y + 18, 250, "All parts can be replaced with one screwdriver. We keep spare parts for [[spare|ten years]].", 13)
-    c.paragraph(650, y + 80, 250, "The battery opens with a quarter turn; no glue anywhere in the device.", 13, THEME.muted)
+    c.paragraph(
+        650,
+        y + 18,
+        250,
+        "All parts can be replaced with one screwdriver. We keep spare parts for [[spare|ten years]].",
+        13,
+    )
+    c.paragraph(
+        650, y + 80, 250, "The battery opens with a quarter turn; no glue anywhere in the device.", 13, THEME.muted
+    )
 
 
 def _compare(c: Canvas) -> None:
@@ -138,17 +183,36 @@ def _compare(c: Canvas) -> None:
     ]
     fills = {(r, 2): ("#efe9fb" if r % 2 else "#e6def7") for r in range(1, 10)}
     table(c, X0, 112, [190, 190, 260, 208], rows, "compare", size=14, pad=9.2, fills=fills)
-    c.text(X0, 484, "Battery life with one reading every ten minutes at 21 °C. Stored readings: oldest are overwritten first.", 10, THEME.muted)
+    c.text(
+        X0,
+        484,
+        "Battery life with one reading every ten minutes at 21 °C. Stored readings: oldest are overwritten first.",
+        10,
+        THEME.muted,
+    )
 
 
 def _battery(c: Canvas) -> None:
     _slide(c, "One charge, nineteen months", 5)
     intervals = ("1 min", "2 min", "5 min", "10 min", "30 min", "60 min")
     series = {"P2": (4, 7, 13, 19, 26, 29), "P2 Pro": (3, 5, 9, 14, 20, 23)}
-    lines(c, (X0, 112, 620, 476), "battery", intervals, series, unit="Months until empty", size=13, colours=(THEME.accent, THEME.accent2))
+    lines(
+        c,
+        (X0, 112, 620, 476),
+        "battery",
+        intervals,
+        series,
+        unit="Months until empty",
+        size=13,
+        colours=(THEME.accent, THEME.accent2),
+    )
     c.rect((650, 120, X1, 340), fill=THEME.soft, radius=12)
     c.text(674, 156, "How we did it", 18, THEME.accent, bold=True)
-    points = [("The laser for dust sleeps", "98% of the time"), ("E-paper draws power only", "when a number changes"), ("Radio talks once", "in fifteen minutes")]
+    points = [
+        ("The laser for dust sleeps", "98% of the time"),
+        ("E-paper draws power only", "when a number changes"),
+        ("Radio talks once", "in fifteen minutes"),
+    ]
     for i, (a, b) in enumerate(points):
         y = 186 + i * 48
         c.circle((682, y), 8, THEME.accent2)
@@ -157,7 +221,13 @@ def _battery(c: Canvas) -> None:
         c.text(700, y + 22, b, 13, bold=True, mark=f"how/{i + 1}")
     c.rect((650, 356, X1, 476), fill="#fff0ec", radius=12)
     c.text(674, 388, "In the cold", 16, THEME.accent2, bold=True)
-    c.paragraph(674, 400, 214, "Below 5 °C the battery lasts [[cold|a third less]]. The display says so and asks to be brought inside.", 13)
+    c.paragraph(
+        674,
+        400,
+        214,
+        "Below 5 °C the battery lasts [[cold|a third less]]. The display says so and asks to be brought inside.",
+        13,
+    )
 
 
 def _prices(c: Canvas) -> None:
@@ -184,9 +254,12 @@ def _prices(c: Canvas) -> None:
         X0,
         436,
         848,
-        "Recommended retail prices, value added tax included. Launch offer: the wall mount is free with orders until [[offer|30 April 2026]]. Guarantee "
-        "[[guarantee|30 months]], battery 18 months. The school dashboard costs [[dashboard|€96 a year]] from the second year on. Retailers' margin 28%, "
-        "from 500 pieces [[margin|31%]]. Returned devices are repaired and sold with a moss-coloured seal. Works with all phones that speak Bluetooth 5.0.",
+        "Recommended retail prices, value added tax included. Launch offer: the wall mount is free with orders "
+        "until [[offer|30 April 2026]]. Guarantee "
+        "[[guarantee|30 months]], battery 18 months. The school dashboard costs [[dashboard|€96 a year]] from "
+        "the second year on. Retailers' margin 28%, "
+        "from 500 pieces [[margin|31%]]. Returned devices are repaired and sold with a moss-coloured seal. Works "
+        "with all phones that speak Bluetooth 5.0.",
         9.2,
         THEME.muted,
     )
@@ -212,6 +285,14 @@ def _roadmap(c: Canvas) -> None:
         c.text(x, top + 28, when, 14, colour, bold=True, align="center", mark=f"road/{what}")
         c.text(x, top + 50, what, 15, bold=True, align="center", mark=f"what/{when}")
         c.text(x, top + 72, note, 12, THEME.muted, align="center", mark=f"note/{what}")
-    keys(c, X0 + 4, 440, ["Sold in shops or online", "Needs approval of the radiation office"], [THEME.accent, THEME.accent2], 12, 1.8)
+    keys(
+        c,
+        X0 + 4,
+        440,
+        ["Sold in shops or online", "Needs approval of the radiation office"],
+        [THEME.accent, THEME.accent2],
+        12,
+        1.8,
+    )
     c.text(X1, 452, "retail@fernbeck.example", 15, THEME.accent, bold=True, align="right")
     c.text(X1, 474, "Samples within five working days", 12, THEME.muted, align="right")

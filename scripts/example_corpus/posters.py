@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 from . import scenes
 from .blocks import table
@@ -12,7 +13,9 @@ from .charts import default_format, grid
 SEA = Theme("#16324a", "#5c7488", "#0f4c75", "#e8743b", "#cfdde6", "#eaf3f8", ("#0f4c75", "#3a9bc1", "#e8743b"))
 PLAN = Theme("#2b2d42", "#74747c", "#2b2d42", "#2d8a57", "#c9cbd3", "#f4f4f6", ("#2b2d42", "#c0392b", "#2d8a57"))
 HALL = Theme("#33241a", "#7d6a58", "#8c2f23", "#b98a3e", "#d9c9b0", "#f7efdf", ("#8c2f23", "#b98a3e"), "#fbf5e8")
-TRAIL = Theme("#26352c", "#66756b", "#2f6b4a", "#d9682b", "#cfd9cf", "#eef4ec", ("#2f6b4a", "#d9682b", "#2a6fa8"), "#fbfcf7")
+TRAIL = Theme(
+    "#26352c", "#66756b", "#2f6b4a", "#d9682b", "#cfd9cf", "#eef4ec", ("#2f6b4a", "#d9682b", "#2a6fa8"), "#fbfcf7"
+)
 
 
 def build() -> list[Poster]:
@@ -73,7 +76,7 @@ def _tides() -> Poster:
     turns = [(-2.9, 4.3), (3.4, 0.8), (9.6, 4.1), (15.7, 1.1), (21.9, 4.6), (28.1, 0.7)]
 
     def level(hour: float) -> float:
-        for (t0, h0), (t1, h1) in zip(turns, turns[1:], strict=False):
+        for (t0, h0), (t1, h1) in pairwise(turns):
             if t0 <= hour <= t1:
                 return (h0 + h1) / 2 + (h0 - h1) / 2 * math.cos(math.pi * (hour - t0) / (t1 - t0))
         raise ValueError(hour)
@@ -88,17 +91,39 @@ def _tides() -> Poster:
         x = box[0] + (box[2] - box[0]) * hour / 24
         c.line((x, box[3]), (x, box[3] + 5), SEA.muted, 1)
         c.text(x, box[3] + 22, f"{hour:02d}:00", 12, align="center")
-    c.polyline([(box[0], box[3] - (box[3] - box[1]) * 1.5 / 5), (box[2], box[3] - (box[3] - box[1]) * 1.5 / 5)], SEA.accent2, 1.6, "[7 4] 0")
-    c.text(box[2] - 6, box[3] - (box[3] - box[1]) * 1.5 / 5 - 6, "1.5 m", 12, SEA.accent2, bold=True, align="right", mark="limit")
+    c.polyline(
+        [(box[0], box[3] - (box[3] - box[1]) * 1.5 / 5), (box[2], box[3] - (box[3] - box[1]) * 1.5 / 5)],
+        SEA.accent2,
+        1.6,
+        "[7 4] 0",
+    )
+    c.text(
+        box[2] - 6,
+        box[3] - (box[3] - box[1]) * 1.5 / 5 - 6,
+        "1.5 m",
+        12,
+        SEA.accent2,
+        bold=True,
+        align="right",
+        mark="limit",
+    )
     c.flush()
-    for (hour, height), clock, kind in zip(turns[1:5], ("03:24", "09:36", "15:42", "21:54"), ("low", "high", "low", "high"), strict=True):
+    for (hour, height), clock, kind in zip(
+        turns[1:5], ("03:24", "09:36", "15:42", "21:54"), ("low", "high", "low", "high"), strict=True
+    ):
         x, y = place(hour)
         c.circle((x, y), 6, "#ffffff", SEA.accent, 2.5)
         up = kind == "high"
         c.text(x, y - 30 if up else y + 24, clock, 15, bold=True, align="center", mark=f"time/{clock}")
         c.text(x, y - 13 if up else y + 41, f"{height:.1f} m", 13, SEA.accent, align="center", mark=f"height/{clock}")
     c.rect((40, 484, 860, 536), fill=SEA.soft, radius=8)
-    c.text(58, 506, "Orange line: ships with a draught of more than 6.2 metres wait outside while the level is below it.", 13, mark="draught")
+    c.text(
+        58,
+        506,
+        "Orange line: ships with a draught of more than 6.2 metres wait outside while the level is below it.",
+        13,
+        mark="draught",
+    )
     c.text(58, 526, "Sunrise 04:31 · sunset 21:47 · water 14 °C · spring tide", 12, SEA.muted, mark="sun")
     return poster
 
@@ -141,7 +166,11 @@ def _floor_plan() -> Poster:
     for a, b in (((440, 295), (110, 295)), ((480, 295), (810, 295))):
         c.arrow(a, b, PLAN.accent2, 4, 16)
     for x, align, label in ((48, "left", "EXIT A"), (872, "right", "EXIT B")):
-        c.rect((x - (0 if align == "left" else 58), 262, x + (58 if align == "left" else 0), 284), fill=PLAN.accent2, radius=3)
+        c.rect(
+            (x - (0 if align == "left" else 58), 262, x + (58 if align == "left" else 0), 284),
+            fill=PLAN.accent2,
+            radius=3,
+        )
         c.text(x + (29 if align == "left" else -29), 278, label, 12, "#ffffff", bold=True, align="center")
     for x, y in ((212, 264), (590, 264), (420, 328), (752, 328)):
         c.rect((x - 9, y - 9, x + 9, y + 9), fill="#c0392b", radius=3)
@@ -156,13 +185,29 @@ def _floor_plan() -> Poster:
         c.text(x + 9, 536, sign, 12, "#ffffff", bold=True, align="center")
         c.text(x + 26, 536, label, 12)
     c.text(430, 536, "Assembly point: car park under the lime trees", 13, bold=True, mark="assembly")
-    c.text(36, 572, "In case of fire: keep calm, close doors, do not use the lift. Anyone in E 003 presses the red mushroom button before leaving.", 12, mark="mushroom")
-    c.text(36, 594, "Responsible for this floor: Samir Okonedo, extension 7233. Next drill: 21 April 2026, 10:15.", 12, PLAN.muted, mark="drill")
+    c.text(
+        36,
+        572,
+        "In case of fire: keep calm, close doors, do not use the lift. Anyone in E 003 presses the red mushroom "
+        "button before leaving.",
+        12,
+        mark="mushroom",
+    )
+    c.text(
+        36,
+        594,
+        "Responsible for this floor: Samir Okonedo, extension 7233. Next drill: 21 April 2026, 10:15.",
+        12,
+        PLAN.muted,
+        mark="drill",
+    )
     return poster
 
 
 def _museum() -> Poster:
-    poster = Poster("yunting_museum_notice.jpg", HALL, (620, 840), 120, Scan(angle=-1.1, noise=4, colour=True, blur=0.5))
+    poster = Poster(
+        "yunting_museum_notice.jpg", HALL, (620, 840), 120, Scan(angle=-1.1, noise=4, colour=True, blur=0.5)
+    )
     c = poster.canvas
     c.rect((0, 0, 620, 840), fill="#b9a68a")
     c.rect((36, 40, 592, 812), fill="#8f7c62")
@@ -174,7 +219,12 @@ def _museum() -> Poster:
     c.flush()
     c.text(306, 108, "云汀市博物馆", 42, "#ffffff", bold=True, align="center")
     c.text(306, 144, "参 观 须 知", 20, "#f2dfb2", align="center")
-    rows = [["时段", "开放时间", "最晚入馆"], ["四月至十月", "9:00 至 18:00", "17:15"], ["十一月至三月", "9:30 至 17:00", "16:15"], ["周五夜场", "18:30 至 21:00", "20:20"]]
+    rows = [
+        ["时段", "开放时间", "最晚入馆"],
+        ["四月至十月", "9:00 至 18:00", "17:15"],
+        ["十一月至三月", "9:30 至 17:00", "16:15"],
+        ["周五夜场", "18:30 至 21:00", "20:20"],
+    ]
     y = table(c, 66, 186, [150, 190, 140], rows, "hours", size=16, pad=10, aligns="lcc")
     y += 24
     lines = [
@@ -207,7 +257,9 @@ def _trail() -> Poster:
     c.rect((36, 210, 644, 560), fill="#e3ecd9", radius=10)
     for scale, colour in ((1.0, "#d3e1c4"), (0.72, "#bfd3aa"), (0.44, "#a9c291")):
         outline = [(120, 430), (170, 290), (330, 236), (510, 270), (590, 400), (470, 520), (260, 530)]
-        c.blob([(352 + (x - 352) * scale, 306 + (y - 370) * scale + 64 * scale) for x, y in outline], colour, "#ffffff", 1)
+        c.blob(
+            [(352 + (x - 352) * scale, 306 + (y - 370) * scale + 64 * scale) for x, y in outline], colour, "#ffffff", 1
+        )
     c.blob([(556, 486), (600, 470), (632, 500), (614, 540), (566, 532)], "#a9d0e4", "#7fb3cf", 1)
     trails: list[tuple[str, list[Point]]] = [
         (TRAIL.palette[0], [(96, 520), (150, 450), (214, 420), (262, 360), (316, 330), (352, 300)]),

@@ -56,7 +56,9 @@ def wind_farm(width: int = 900, height: int = 1100, seed: int = 1) -> Image.Imag
     """Turbines on a calm sea before sunrise."""
     rng = np.random.default_rng(seed)
     horizon = int(height * 0.62)
-    sky = gradient(width, horizon, [(0, (24, 52, 92)), (0.5, (78, 122, 156)), (0.8, (226, 176, 150)), (1, (252, 216, 168))])
+    sky = gradient(
+        width, horizon, [(0, (24, 52, 92)), (0.5, (78, 122, 156)), (0.8, (226, 176, 150)), (1, (252, 216, 168))]
+    )
     sky += (clouds(width, horizon, rng)[..., None] - 0.5) * np.linspace(30, 75, horizon)[:, None, None]
     sky += glow(width, horizon, 0.7, 0.97, 0.24) * np.array([60, 42, 12])
     sea = gradient(width, height - horizon, [(0, (214, 176, 152)), (0.12, (98, 128, 150)), (1, (14, 38, 64))])
@@ -66,7 +68,14 @@ def wind_farm(width: int = 900, height: int = 1100, seed: int = 1) -> Image.Imag
     image = finish(np.concatenate([sky, sea]), rng, 2)
     big = image.resize((width * 2, height * 2), Image.Resampling.BICUBIC)
     draw = ImageDraw.Draw(big)
-    for x, scale, turn in [(0.1, 0.2, 10), (0.23, 0.24, 70), (0.4, 0.3, 35), (0.62, 0.46, 95), (0.86, 0.34, 20), (0.95, 0.22, 50)]:
+    for x, scale, turn in [
+        (0.1, 0.2, 10),
+        (0.23, 0.24, 70),
+        (0.4, 0.3, 35),
+        (0.62, 0.46, 95),
+        (0.86, 0.34, 20),
+        (0.95, 0.22, 50),
+    ]:
         _turbine(draw, x * width * 2, horizon * 2 + scale * 90, scale * height * 1.5, turn, scale)
     return big.resize((width, height), Image.Resampling.LANCZOS)
 
@@ -76,15 +85,29 @@ def _turbine(draw: ImageDraw.ImageDraw, x: float, foot: float, tall: float, turn
     body = (shade, shade, shade + 6)
     w = tall * 0.014
     draw.polygon([(x - w, foot), (x + w, foot), (x + w * 0.5, foot - tall), (x - w * 0.5, foot - tall)], fill=body)
-    draw.polygon([(x - w * 1.4, foot), (x + w * 1.4, foot), (x + w * 1.2, foot - tall * 0.06), (x - w * 1.2, foot - tall * 0.06)], fill=(232, 178, 52))
+    draw.polygon(
+        [
+            (x - w * 1.4, foot),
+            (x + w * 1.4, foot),
+            (x + w * 1.2, foot - tall * 0.06),
+            (x - w * 1.2, foot - tall * 0.06),
+        ],
+        fill=(232, 178, 52),
+    )
     hub = (x, foot - tall)
     for k in range(3):
         a = math.radians(turn + 120 * k)
         tip = (hub[0] + math.cos(a) * tall * 0.58, hub[1] + math.sin(a) * tall * 0.58)
         side = (-math.sin(a) * w * 1.1, math.cos(a) * w * 1.1)
         near = (hub[0] + math.cos(a) * tall * 0.12, hub[1] + math.sin(a) * tall * 0.12)
-        draw.polygon([hub, (near[0] + side[0], near[1] + side[1]), tip, (near[0] - side[0] * 0.4, near[1] - side[1] * 0.4)], fill=body)
-    draw.ellipse((hub[0] - w * 1.3, hub[1] - w * 1.3, hub[0] + w * 1.3, hub[1] + w * 1.3), fill=(shade - 20, shade - 20, shade - 14))
+        draw.polygon(
+            [hub, (near[0] + side[0], near[1] + side[1]), tip, (near[0] - side[0] * 0.4, near[1] - side[1] * 0.4)],
+            fill=body,
+        )
+    draw.ellipse(
+        (hub[0] - w * 1.3, hub[1] - w * 1.3, hub[0] + w * 1.3, hub[1] + w * 1.3),
+        fill=(shade - 20, shade - 20, shade - 14),
+    )
 
 
 def ridges(
@@ -128,11 +151,15 @@ def city(width: int = 900, height: int = 620, seed: int = 3) -> Image.Image:
     """A waterfront at dusk with lit windows and a tram on the quay."""
     rng = np.random.default_rng(seed)
     quay = int(height * 0.72)
-    sky = gradient(width, quay, [(0, (36, 44, 92)), (0.5, (122, 88, 138)), (0.85, (240, 154, 112)), (1, (252, 198, 134))])
+    sky = gradient(
+        width, quay, [(0, (36, 44, 92)), (0.5, (122, 88, 138)), (0.85, (240, 154, 112)), (1, (252, 198, 134))]
+    )
     sky += (clouds(width, quay, rng)[..., None] - 0.5) * 50
     image = finish(sky, rng, 2)
     draw = ImageDraw.Draw(image)
-    for layer, (low, high, tone) in enumerate([(0.28, 0.55, (96, 72, 116)), (0.16, 0.42, (54, 46, 86)), (0.08, 0.28, (28, 28, 58))]):
+    for layer, (low, high, tone) in enumerate(
+        [(0.28, 0.55, (96, 72, 116)), (0.16, 0.42, (54, 46, 86)), (0.08, 0.28, (28, 28, 58))]
+    ):
         x = -10
         while x < width:
             wide, tall = int(rng.integers(26, 64)), int(height * rng.uniform(low, high))
@@ -152,12 +179,16 @@ def city(width: int = 900, height: int = 620, seed: int = 3) -> Image.Image:
         left = 90 + k * 124
         draw.rounded_rectangle((left, quay - 48, left + 120, quay - 12), 9, fill=(232, 92, 52))
         for w in range(4):
-            draw.rounded_rectangle((left + 8 + w * 28, quay - 42, left + 30 + w * 28, quay - 26), 3, fill=(255, 238, 190))
+            draw.rounded_rectangle(
+                (left + 8 + w * 28, quay - 42, left + 30 + w * 28, quay - 26), 3, fill=(255, 238, 190)
+            )
         draw.line((left + 60, quay - 48, left + 60, quay - 60), fill=(30, 30, 40), width=3)
     draw.line((0, quay - 60, width, quay - 60), fill=(30, 30, 40), width=2)
     mirror = image.crop((0, 2 * quay - height, width, quay)).transpose(Image.Transpose.FLIP_TOP_BOTTOM)
     mirror = mirror.resize((width, height - quay)).filter(ImageFilter.GaussianBlur(2.5))
-    pixels = np.concatenate([np.asarray(image, np.float32), np.asarray(mirror, np.float32) * 0.62 + np.array([12, 16, 38])])
+    pixels = np.concatenate(
+        [np.asarray(image, np.float32), np.asarray(mirror, np.float32) * 0.62 + np.array([12, 16, 38])]
+    )
     ripple = clouds(width, height - quay, rng, 9)[..., None] - 0.5
     pixels[quay:] += ripple * 55
     return finish(pixels, rng, 2)
@@ -167,7 +198,9 @@ def device(width: int = 800, height: int = 640, seed: int = 4) -> Image.Image:
     """The Mossly monitor: a matt puck with a ring of light, on a violet backdrop."""
     rng = np.random.default_rng(seed)
     yy, xx = np.mgrid[0:height, 0:width].astype(np.float32)
-    pixels = gradient(width, height, [(0, (44, 34, 82)), (0.66, (98, 72, 150)), (0.68, (58, 42, 98)), (1, (30, 22, 60))])
+    pixels = gradient(
+        width, height, [(0, (44, 34, 82)), (0.66, (98, 72, 150)), (0.68, (58, 42, 98)), (1, (30, 22, 60))]
+    )
     pixels += glow(width, height, 0.5, 0.42, 0.42) * np.array([70, 50, 80])
     cx, cy, r = width * 0.5, height * 0.46, height * 0.33
     shadow = np.exp(-(((xx - cx) / (r * 1.15)) ** 2 + ((yy - height * 0.83) / (r * 0.16)) ** 2))
@@ -187,7 +220,11 @@ def device(width: int = 800, height: int = 640, seed: int = 4) -> Image.Image:
 def glassware(width: int = 800, height: int = 700, seed: int = 5) -> Image.Image:
     """Flasks with coloured liquids in front of an unsharp laboratory."""
     rng = np.random.default_rng(seed)
-    back = Image.fromarray(gradient(width, height, [(0, (188, 206, 214)), (0.75, (226, 232, 232)), (0.76, (122, 134, 142)), (1, (84, 94, 104))]).astype(np.uint8))
+    back = Image.fromarray(
+        gradient(
+            width, height, [(0, (188, 206, 214)), (0.75, (226, 232, 232)), (0.76, (122, 134, 142)), (1, (84, 94, 104))]
+        ).astype(np.uint8)
+    )
     draw = ImageDraw.Draw(back)
     for _ in range(26):
         x, y, r = rng.uniform(0, width), rng.uniform(0, height * 0.6), rng.uniform(14, 52)
@@ -196,7 +233,11 @@ def glassware(width: int = 800, height: int = 700, seed: int = 5) -> Image.Image
     for x in range(-40, width, 160):
         draw.rectangle((x, height * 0.2, x + 120, height * 0.34), fill=(150, 164, 176))
     back = back.filter(ImageFilter.GaussianBlur(16)).resize((width * 2, height * 2))
-    for x, base, scale, liquid in [(0.22, 0.9, 0.8, (66, 148, 204)), (0.53, 0.94, 1.1, (232, 158, 44)), (0.8, 0.9, 0.72, (96, 178, 112))]:
+    for x, base, scale, liquid in [
+        (0.22, 0.9, 0.8, (66, 148, 204)),
+        (0.53, 0.94, 1.1, (232, 158, 44)),
+        (0.8, 0.9, 0.72, (96, 178, 112)),
+    ]:
         _flask(back, x * width * 2, base * height * 2, scale * height * 1.1, liquid)
     return finish(np.asarray(back.resize((width, height), Image.Resampling.LANCZOS), np.float32), rng, 2.5)
 
@@ -210,13 +251,31 @@ def _flask(image: Image.Image, x: float, foot: float, tall: float, liquid: Colou
     def wide(y: float) -> float:
         return neck + (half - neck) * (y - shoulder) / (foot - shoulder)
 
-    outline = [(x - neck, foot - tall), (x + neck, foot - tall), (x + neck, shoulder), (x + half, foot), (x - half, foot), (x - neck, shoulder)]
+    outline = [
+        (x - neck, foot - tall),
+        (x + neck, foot - tall),
+        (x + neck, shoulder),
+        (x + half, foot),
+        (x - half, foot),
+        (x - neck, shoulder),
+    ]
     draw.ellipse((x - half * 1.1, foot - 14, x + half * 1.1, foot + 22), fill=(30, 36, 44, 90))
     draw.polygon(outline, fill=(235, 245, 250, 70))
     level = foot - tall * 0.3
-    draw.polygon([(x - wide(level), level), (x + wide(level), level), (x + half, foot), (x - half, foot)], fill=(*liquid, 215))
-    draw.ellipse((x - wide(level), level - 12, x + wide(level), level + 12), fill=tuple(min(255, v + 45) for v in liquid) + (235,))
+    draw.polygon(
+        [(x - wide(level), level), (x + wide(level), level), (x + half, foot), (x - half, foot)], fill=(*liquid, 215)
+    )
+    draw.ellipse(
+        (x - wide(level), level - 12, x + wide(level), level + 12),
+        fill=(*(min(255, v + 45) for v in liquid), 235),
+    )
     draw.line([*outline, outline[0]], fill=(240, 248, 252, 190), width=7, joint="curve")
-    draw.line([(x - half * 0.62, foot - tall * 0.08), (x - neck * 0.6, shoulder + tall * 0.05)], fill=(255, 255, 255, 170), width=12)
-    draw.rounded_rectangle((x - neck * 1.35, foot - tall - 14, x + neck * 1.35, foot - tall + 12), 10, fill=(240, 248, 252, 220))
+    draw.line(
+        [(x - half * 0.62, foot - tall * 0.08), (x - neck * 0.6, shoulder + tall * 0.05)],
+        fill=(255, 255, 255, 170),
+        width=12,
+    )
+    draw.rounded_rectangle(
+        (x - neck * 1.35, foot - tall - 14, x + neck * 1.35, foot - tall + 12), 10, fill=(240, 248, 252, 220)
+    )
     image.paste(glass, (0, 0), glass)

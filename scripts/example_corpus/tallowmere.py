@@ -34,7 +34,13 @@ FARMS = (
 
 
 def build() -> Book:
-    book = Book("tallowmere_annual_report_2025.pdf", "Tallowmere Energy – Annual Report 2025", "Tallowmere Energy plc", THEME, A4)
+    book = Book(
+        "tallowmere_annual_report_2025.pdf",
+        "Tallowmere Energy – Annual Report 2025",
+        "Tallowmere Energy plc",
+        THEME,
+        A4,
+    )
     for draw in (_cover, _glance, _revenue, _farms, _income, _people, _outlook):
         draw(book.page())
     return book
@@ -81,19 +87,29 @@ def _glance(c: Canvas) -> None:
         LEFT,
         y,
         318,
-        "The wind over our seas was weaker than in any year since we began to measure, and yet we generated more electricity than ever. "
-        "The credit belongs to our technicians: unplanned standstill fell by a quarter after every turbine at Skerrow Bank received "
+        "The wind over our seas was weaker than in any year since we began to measure, and yet we generated more "
+        "electricity than ever. "
+        "The credit belongs to our technicians: unplanned standstill fell by a quarter after every turbine at "
+        "Skerrow Bank received "
         "[[bearing|new main bearings]] during the spring campaign.\n\n"
-        "Storage has stopped being an experiment. The battery at [[battery|Gillhaven]], 90 MW for four hours, earned its first full year of "
+        "Storage has stopped being an experiment. The battery at [[battery|Gillhaven]], 90 MW for four hours, "
+        "earned its first full year of "
         "revenue and paid back its grid connection in eleven months.\n\n"
-        "In September we signed the largest charging contract in our history, with the transport authority of the city of Veyford. "
+        "In September we signed the largest charging contract in our history, with the transport authority of "
+        "the city of Veyford. "
         "You will find it, with our other customers, on page 7.",
         9.8,
     )
     c.text(LEFT, y + 22, "Ines Thorvald", 10.5, bold=True, mark="chair")
     c.text(LEFT, y + 36, "Chair of the Board", 9, THEME.muted)
     x, top = panel(c, (388, 378, RIGHT, 562), "In this report")
-    entries = [("Revenue", 3), ("Our wind farms", 4), ("Income statement", 5), ("People", 6), ("Customers and outlook", 7)]
+    entries = [
+        ("Revenue", 3),
+        ("Our wind farms", 4),
+        ("Income statement", 5),
+        ("People", 6),
+        ("Customers and outlook", 7),
+    ]
     for i, (title, page) in enumerate(entries):
         at = top + 16 + i * 27
         c.text(x, at, title, 9.5)
@@ -101,7 +117,16 @@ def _glance(c: Canvas) -> None:
         c.line((x, at + 8), (RIGHT - 14, at + 8), THEME.line, 0.6)
     c.rect((388, 578, RIGHT, 700), fill=THEME.accent, radius=6)
     c.flush()
-    c.paragraph(402, 592, 132, "“We no longer sell wind. We sell the hour at which you need it.”", 12.5, "#ffffff", italic=True, leading=1.35)
+    c.paragraph(
+        402,
+        592,
+        132,
+        "“We no longer sell wind. We sell the hour at which you need it.”",
+        12.5,
+        "#ffffff",
+        italic=True,
+        leading=1.35,
+    )
     c.text(402, 686, "Ines Thorvald", 8.5, "#cfe0e8")
     footnotes(
         c,
@@ -109,7 +134,8 @@ def _glance(c: Canvas) -> None:
         748,
         WIDTH,
         [
-            "Availability is the share of hours in which a turbine was ready to run, weighted by capacity. The number of homes assumes a "
+            "Availability is the share of hours in which a turbine was ready to run, weighted by capacity. The "
+            "number of homes assumes a "
             "consumption of [[home|3,490 kWh per household]] and year.",
         ],
     )
@@ -122,8 +148,10 @@ def _revenue(c: Canvas) -> None:
         LEFT,
         y,
         WIDTH,
-        "Group revenue rose to €412.6 million. Offshore wind remains the largest segment; storage grew fastest and has become five times as large "
-        "as it was in 2021. Onshore revenue fell because Dunholt Ridge stood still for seven weeks while its substation was rebuilt.",
+        "Group revenue rose to €412.6 million. Offshore wind remains the largest segment; storage grew fastest "
+        "and has become five times as large "
+        "as it was in 2021. Onshore revenue fell because Dunholt Ridge stood still for seven weeks while its "
+        "substation was rebuilt.",
         10,
     )
     y += 12
@@ -154,7 +182,8 @@ def _revenue(c: Canvas) -> None:
         y + 14,
         WIDTH,
         [
-            "Storage revenue in 2025 includes a one-off compensation of [[kelm|€3.1 million]] paid by the operator of the Kelm interconnector for "
+            "Storage revenue in 2025 includes a one-off compensation of [[kelm|€3.1 million]] paid by the "
+            "operator of the Kelm interconnector for "
             "the outage of 4 to 19 February. Without it the segment would have grown by 30.1%.",
             "Figures are rounded; sums may differ from the total by one in the last digit.",
         ],
@@ -166,7 +195,16 @@ def _farms(c: Canvas) -> None:
     y = heading(c, LEFT, 62, "Our wind farms", "WHERE WE WORK")
     frame = (LEFT, y, RIGHT, y + 340)
     c.rect(frame, fill="#cfe3ec", radius=4)
-    coast = [(LEFT, y + 250), (92, y + 232), (128, y + 262), (176, y + 226), (214, y + 150), (262, y + 120), (300, y + 158), (352, y + 150)]
+    coast = [
+        (LEFT, y + 250),
+        (92, y + 232),
+        (128, y + 262),
+        (176, y + 226),
+        (214, y + 150),
+        (262, y + 120),
+        (300, y + 158),
+        (352, y + 150),
+    ]
     coast += [(388, y + 92), (430, y + 74), (462, y + 30), (500, y)]
     c.polygon([*smooth(coast), (RIGHT, y), (RIGHT, y + 340), (LEFT, y + 340)], "#f3efe2", "#b9ad8c", 1)
     c.curve([(396, y + 340), (372, y + 262), (330, y + 216), (300, y + 160)], "#9cc4d8", 3)
@@ -187,7 +225,9 @@ def _farms(c: Canvas) -> None:
         c.rect((x - 3, at - 3, x + 3, at + 3), fill="#4a3f28")
         c.text(x + 7, at + 3, name, 9)
     c.text(LEFT + 30, y + 330, "0        20       40 km", 7, THEME.muted)
-    c.polyline([(LEFT + 30, y + 320), (LEFT + 30, y + 324), (LEFT + 106, y + 324), (LEFT + 106, y + 320)], THEME.muted, 1)
+    c.polyline(
+        [(LEFT + 30, y + 320), (LEFT + 30, y + 324), (LEFT + 106, y + 324), (LEFT + 106, y + 320)], THEME.muted, 1
+    )
     c.rect((LEFT + 12, y + 12, LEFT + 92, y + 46), fill="#ffffff", radius=4)
     keys(c, LEFT + 22, y + 27, ["Offshore", "Onshore"], [THEME.accent, THEME.accent2], 8, 1.6)
     y += 362
@@ -195,7 +235,9 @@ def _farms(c: Canvas) -> None:
     rows = [["No.", "Wind farm", "Type", "Turbines", "Capacity, MW", "Commissioned", "Hub height"]]
     table_rows = [[f[0], f[1], f[2], f[3], f[4], f[5], f[6]] for f in FARMS]
     for row in table_rows:
-        row[3], row[4], row[5], row[6] = (f"[[farm/{row[1]}/{k}|{v}]]" for k, v in zip(("turbines", "mw", "year", "hub"), row[3:], strict=True))
+        row[3], row[4], row[5], row[6] = (
+            f"[[farm/{row[1]}/{k}|{v}]]" for k, v in zip(("turbines", "mw", "year", "hub"), row[3:], strict=True)
+        )
     rows += table_rows
     rows.append(["", "Total", "", "185", "1,126", "", ""])
     y = table(c, LEFT, y + 20, [36, 112, 76, 62, 76, 76, 61], rows, "sites", aligns="lllrrrr", bold_rows=(5,))
@@ -207,8 +249,15 @@ def _farms(c: Canvas) -> None:
         "[[transports|from August to October]] only, when the cranes have left their nests.",
         9.5,
     )
-    c.image((LEFT, y + 62, RIGHT, y + 150), scenes.wind_farm(1100, 640, 9).crop((0, 250, 1100, 444)), 72)
-    c.text(LEFT, y + 162, "Skerrow Bank, seen from the service vessel on the morning of 3 October 2025.", 7.5, THEME.muted, italic=True)
+    c.image((LEFT, y + 50, RIGHT, y + 158), scenes.wind_farm(1100, 400, 9).crop((0, 28, 1100, 266)), 72)
+    c.text(
+        LEFT,
+        y + 169,
+        "Skerrow Bank, seen from the service vessel on the morning of 3 October 2025.",
+        7.5,
+        THEME.muted,
+        italic=True,
+    )
 
 
 def _income(c: Canvas) -> None:
@@ -230,12 +279,25 @@ def _income(c: Canvas) -> None:
         ["Profit for the year", "", "66.4", "47.4"],
         ["Earnings per share, €", "7", "0.83", "0.59"],
     ]
-    y = table(c, LEFT, y, [289, 50, 80, 80], rows, "income", aligns="lcrr", size=9.8, pad=6, bold_rows=(4, 8, 10, 12), zebra=False)
+    y = table(
+        c,
+        LEFT,
+        y,
+        [289, 50, 80, 80],
+        rows,
+        "income",
+        aligns="lcrr",
+        size=9.8,
+        pad=6,
+        bold_rows=(4, 8, 10, 12),
+        zebra=False,
+    )
     y += 20
     c.text(LEFT, y + 11, "Notes", 12, THEME.accent, bold=True)
     y += 22
     notes = [
-        "**1** Revenue is recognised when electricity is delivered. Of the total, 61% came from contracts of more than five years.",
+        "**1** Revenue is recognised when electricity is delivered. Of the total, 61% came from contracts of "
+        "more than five years.",
         "**2** Includes €14.2 million for the replacement of main bearings at Skerrow Bank.",
         "**3** Turbines are written off over [[life|25 years]], batteries over 12 years, substations over 40 years.",
         "**4** Mainly the trial of blades made of flax fibre with the Ashgrove Institute of Materials.",
@@ -250,14 +312,24 @@ def _income(c: Canvas) -> None:
         LEFT,
         748,
         WIDTH,
-        ["Figures in brackets are deductions. Audited by [[auditor|Wexley Crome Audit]], Lunde; the opinion was signed on 27 February 2026."],
+        [
+            "Figures in brackets are deductions. Audited by [[auditor|Wexley Crome Audit]], Lunde; the opinion "
+            "was signed on 27 February 2026."
+        ],
     )
 
 
 def _people(c: Canvas) -> None:
     _head(c, 6)
     y = heading(c, LEFT, 62, "People", "ORGANISATION")
-    c.paragraph(LEFT, y, WIDTH, "Since July 2025 the company has been organised in four divisions. Health and safety reports to the chief executive directly.", 10)
+    c.paragraph(
+        LEFT,
+        y,
+        WIDTH,
+        "Since July 2025 the company has been organised in four divisions. Health and safety reports to the "
+        "chief executive directly.",
+        10,
+    )
     y += 38
 
     def node(x: float, top: float, role: str, name: str, mark: str, wide: float = 112, strong: bool = False) -> None:
@@ -276,10 +348,20 @@ def _people(c: Canvas) -> None:
     c.flush()
     node(middle, top, "Chief Executive", "Rurik Aldane", "ceo", 130, True)
     node(middle + 166, top + 53, "Health and safety", "Pella Winsor", "safety")
-    people = [("Offshore", "Joss Merrin"), ("Onshore", "Adaeze Quill"), ("Storage", "Tomas Eskel"), ("Services", "Liv Harrowby")]
+    people = [
+        ("Offshore", "Joss Merrin"),
+        ("Onshore", "Adaeze Quill"),
+        ("Storage", "Tomas Eskel"),
+        ("Services", "Liv Harrowby"),
+    ]
     for x, (role, name) in zip(xs, people, strict=True):
         node(x, top + 120, role, name, f"head/{role}")
-    teams = [("Marine logistics", "Blade repair"), ("Site operations", "Land and nature"), ("Trading desk", "Battery plants"), ("Training centre", "Spare parts")]
+    teams = [
+        ("Marine logistics", "Blade repair"),
+        ("Site operations", "Land and nature"),
+        ("Trading desk", "Battery plants"),
+        ("Training centre", "Spare parts"),
+    ]
     for x, pair in zip(xs, teams, strict=True):
         c.line((x - 44, top + 164), (x - 44, top + 222), THEME.line, 1)
         for i, team in enumerate(pair):
@@ -303,7 +385,8 @@ def _people(c: Canvas) -> None:
         WIDTH,
         [
             "Women hold 38% of leadership posts (2024: 33%). The goal for 2028 is 45%.",
-            "Every technician trains [[training|64 hours]] a year at the centre in Gillhaven, among them two days of rescue at sea.",
+            "Every technician trains [[training|64 hours]] a year at the centre in Gillhaven, among them two "
+            "days of rescue at sea.",
             "Staff turnover fell from 9.4% to 7.1%.",
         ],
         9.6,
@@ -325,7 +408,13 @@ def _outlook(c: Canvas) -> None:
     y += 20
     c.text(LEFT, y + 10, "Figure 3   How a windy night becomes a morning's bus ride", 9.5, bold=True)
     y += 24
-    steps = [("Wind farm", "01:00"), ("Battery\nGillhaven", "03:00"), ("Trading desk", "04:30"), ("Quayside depot", "05:10"), ("Bus on line 12", "06:02")]
+    steps = [
+        ("Wind farm", "01:00"),
+        ("Battery\nGillhaven", "03:00"),
+        ("Trading desk", "04:30"),
+        ("Quayside depot", "05:10"),
+        ("Bus on line 12", "06:02"),
+    ]
     wide, gap = 83.0, 21.0
     for i, (step, time) in enumerate(steps):
         x = LEFT + i * (wide + gap)
@@ -349,7 +438,11 @@ def _outlook(c: Canvas) -> None:
         10,
     )
     x, top = panel(c, (LEFT, y + 10, RIGHT, y + 118), "Calendar for shareholders")
-    dates = [("Annual general meeting", "12 May 2026"), ("Dividend paid", "19 June 2026"), ("Half-year report", "20 August 2026")]
+    dates = [
+        ("Annual general meeting", "12 May 2026"),
+        ("Dividend paid", "19 June 2026"),
+        ("Half-year report", "20 August 2026"),
+    ]
     for i, (event, date) in enumerate(dates):
         at = top + 16 + i * 22
         c.text(x, at, event, 9.8)
@@ -364,9 +457,12 @@ def _outlook(c: Canvas) -> None:
         706,
         WIDTH,
         [
-            "This page looks ahead. What we expect depends on wind, prices, interest rates and permits and may not come to pass. The company does not "
-            "undertake to update it between reports. Supply contracts are subject to adjustment: from the third year on, prices follow the index of "
-            "the electricity exchange, but rise by no more than [[cap|2.4% a year]]. Customers may end a contract early with a notice of "
+            "This page looks ahead. What we expect depends on wind, prices, interest rates and permits and may "
+            "not come to pass. The company does not "
+            "undertake to update it between reports. Supply contracts are subject to adjustment: from the third "
+            "year on, prices follow the index of "
+            "the electricity exchange, but rise by no more than [[cap|2.4% a year]]. Customers may end a "
+            "contract early with a notice of "
             "[[notice|eighteen months]].",
             "Questions about this report: investors@tallowmere.example · Printed on paper from managed forests.",
         ],

@@ -1,7 +1,7 @@
 """Setting type: fonts, inline markup and line breaking for mixed Latin and Chinese text.
 
-All fonts come with PyMuPDF, so the result does not depend on what a machine has installed. PyMuPDF has no bold Chinese face; bold
-Chinese is drawn with a thin outline.
+All fonts come with PyMuPDF, so the result does not depend on what a machine has installed. PyMuPDF has no bold
+Chinese face; bold Chinese is drawn with a thin outline.
 
 Markup inside a string: `**bold**`, and `[[name|span]]` to record where `span` is drawn under the mark `name`.
 """

@@ -22,7 +22,13 @@ RED, BLUE, GREEN, GOLD = "#c8323c", "#2461a8", "#2d8a57", "#d69a1e"
 
 
 def build() -> Book:
-    book = Book("veyford_transport_plan_2030.pdf", "Moving Veyford – Transport Plan 2030", "Veyford Transport Authority", THEME, A4)
+    book = Book(
+        "veyford_transport_plan_2030.pdf",
+        "Moving Veyford – Transport Plan 2030",
+        "Veyford Transport Authority",
+        THEME,
+        A4,
+    )
     for draw in (_cover, _vision, _network, _fleet, _budget, _timeline):
         draw(book.page())
     _fares(book.page(Scan(angle=0.7, colour=False)))
@@ -39,7 +45,14 @@ def _cover(c: Canvas) -> None:
     c.rect((0, 642, 595, 650), fill=THEME.accent2)
     c.text(LEFT, 96, "Moving Veyford", 48, "#ffffff", bold=True)
     c.text(LEFT, 140, "Transport Plan 2030", 26, "#f4d9a8")
-    c.paragraph(LEFT, 160, 420, "How a harbour city of 412,000 people wants to get to work, to school and home again.", 12, "#dcebe3")
+    c.paragraph(
+        LEFT,
+        160,
+        420,
+        "How a harbour city of 412,000 people wants to get to work, to school and home again.",
+        12,
+        "#dcebe3",
+    )
     c.text(LEFT, 704, "Veyford Transport Authority", 14, "#ffffff", bold=True)
     c.text(LEFT, 724, "Adopted by the city council on 18 November 2025", 10.5, "#dcebe3", mark="adopted")
     c.text(LEFT, 800, "Harbour Road 4 · Veyford · plan@transport.veyford.example", 9, "#bcd6c8")
@@ -52,8 +65,10 @@ def _vision(c: Canvas) -> None:
         LEFT,
         y,
         WIDTH,
-        "On a working day the people of Veyford make 1.24 million trips. Ten years ago more than half of them were made by car. The plan sets one "
-        "goal above all others: by 2030 the car shall carry less than a third of all trips, and nobody shall live more than [[walk|350 metres]] from "
+        "On a working day the people of Veyford make 1.24 million trips. Ten years ago more than half of them "
+        "were made by car. The plan sets one "
+        "goal above all others: by 2030 the car shall carry less than a third of all trips, and nobody shall "
+        "live more than [[walk|350 metres]] from "
         "a stop that is served until midnight.",
         10.2,
     )
@@ -66,7 +81,11 @@ def _vision(c: Canvas) -> None:
         c,
         (LEFT, y, RIGHT, y + 84),
         "goals",
-        [("Trips a working day", "1.24 million", "survey of May 2025"), ("Tram and bus riders", "139 million", "in the year 2025"), ("Punctuality", "91.8%", "goal for 2030: 95%")],
+        [
+            ("Trips a working day", "1.24 million", "survey of May 2025"),
+            ("Tram and bus riders", "139 million", "in the year 2025"),
+            ("Punctuality", "91.8%", "goal for 2030: 95%"),
+        ],
         3,
     )
     y += 106
@@ -77,10 +96,14 @@ def _vision(c: Canvas) -> None:
         y + 28,
         WIDTH,
         [
-            "**Every ten minutes.** Trams and the six main bus lines run at least every ten minutes from six in the morning to nine in the evening.",
-            "**Clean air.** The last diesel bus leaves service on [[lastdiesel|30 June 2029]]. Chapter 3 shows the fleet year by year.",
-            "**Safe to school.** Around all 64 primary schools the speed limit becomes 20 km/h, with raised crossings instead of signs.",
-            "**One ticket.** Ferry, tram, bus and shared bicycles on one card. The fares leaflet is attached as the last page.",
+            "**Every ten minutes.** Trams and the six main bus lines run at least every ten minutes from six in "
+            "the morning to nine in the evening.",
+            "**Clean air.** The last diesel bus leaves service on [[lastdiesel|30 June 2029]]. Chapter 3 shows "
+            "the fleet year by year.",
+            "**Safe to school.** Around all 64 primary schools the speed limit becomes 20 km/h, with raised "
+            "crossings instead of signs.",
+            "**One ticket.** Ferry, tram, bus and shared bicycles on one card. The fares leaflet is attached as "
+            "the last page.",
         ],
         10,
         6,
@@ -91,13 +114,23 @@ def _vision(c: Canvas) -> None:
         752,
         WIDTH,
         [
-            "Household survey, 6,318 persons interviewed, margin of error 1.2 points. Trips by taxi ([[taxi|0.8% in 2025]]) are counted as car trips. Ferry "
+            "Household survey, 6,318 persons interviewed, margin of error 1.2 points. Trips by taxi "
+            "([[taxi|0.8% in 2025]]) are counted as car trips. Ferry "
             "crossings are part of public transport.",
         ],
     )
 
 
-def _station(c: Canvas, at: Point, name: str, dx: float = 0, dy: float = -9, align: str = "center", hub: bool = False, mark: str | None = None) -> None:
+def _station(
+    c: Canvas,
+    at: Point,
+    name: str,
+    dx: float = 0,
+    dy: float = -9,
+    align: str = "center",
+    hub: bool = False,
+    mark: str | None = None,
+) -> None:
     c.circle(at, 6.5 if hub else 4.2, "#ffffff", "#22302a" if hub else "#55625b", 2.2 if hub else 1.4)
     c.text(at[0] + dx, at[1] + dy, name, 9.4 if hub else 8.2, bold=hub, align=align, mark=mark)
 
@@ -107,7 +140,19 @@ def _network(c: Canvas) -> None:
     y = heading(c, LEFT, 62, "The network in 2030", "2  NETWORK")
     top = y
     c.rect((LEFT, top, RIGHT, top + 420), fill="#f6f4ec", radius=6)
-    c.polygon([(LEFT, top + 300), (140, top + 318), (230, top + 304), (330, top + 330), (430, top + 318), (RIGHT, top + 344), (RIGHT, top + 420), (LEFT, top + 420)], "#cfe4ee")
+    c.polygon(
+        [
+            (LEFT, top + 300),
+            (140, top + 318),
+            (230, top + 304),
+            (330, top + 330),
+            (430, top + 318),
+            (RIGHT, top + 344),
+            (RIGHT, top + 420),
+            (LEFT, top + 420),
+        ],
+        "#cfe4ee",
+    )
     c.text(RIGHT - 16, top + 404, "Veyford Bay", 13, "#6a9bb5", italic=True, align="right")
 
     def p(x: float, dy: float) -> Point:
@@ -138,7 +183,14 @@ def _network(c: Canvas) -> None:
     _station(c, p(400, 300), "Shipyard Lofts", 10, 2, "left", mark="net/gold-end")
     _station(c, p(452, 330), "Gull Island", 2, 18)
     c.rect((LEFT + 12, top + 330, LEFT + 152, top + 410), fill="#ffffff", radius=5)
-    for i, (colour, label) in enumerate([(RED, "A  Millgate – Airport"), (BLUE, "B  University – Ferry Pier"), (GREEN, "C  Westmarsh – Larkhill"), (GOLD, "D  Shipyard branch (new)")]):
+    for i, (colour, label) in enumerate(
+        [
+            (RED, "A  Millgate – Airport"),
+            (BLUE, "B  University – Ferry Pier"),
+            (GREEN, "C  Westmarsh – Larkhill"),
+            (GOLD, "D  Shipyard branch (new)"),
+        ]
+    ):
         at = top + 346 + i * 15
         c.line((LEFT + 20, at - 3), (LEFT + 38, at - 3), colour, 4)
         c.text(LEFT + 44, at, label, 8)
@@ -159,7 +211,8 @@ def _network(c: Canvas) -> None:
         LEFT,
         y + 14,
         WIDTH,
-        "The new line D leaves line A at Old Customs House, passes the bus depot and ends among the new flats of the former shipyard. Its stops have "
+        "The new line D leaves line A at Old Customs House, passes the bus depot and ends among the new flats of "
+        "the former shipyard. Its stops have "
         "platforms of 45 metres, so that two trams can be coupled during the [[fair|Lantern Fair]].",
         9.6,
     )
@@ -172,14 +225,18 @@ def _fleet(c: Canvas) -> None:
         LEFT,
         y,
         WIDTH,
-        "The authority runs 318 buses. At the end of 2025 every third of them drove on electricity. Articulated buses follow from 2027, when the "
+        "The authority runs 318 buses. At the end of 2025 every third of them drove on electricity. Articulated "
+        "buses follow from 2027, when the "
         "second charging hall is ready.",
         10.2,
     )
     y += 12
     c.text(LEFT, y + 10, "Figure 2   Buses in service at the end of the year", 9.5, bold=True)
     years = ("2022", "2023", "2024", "2025", "2026", "2027", "2028", "2029", "2030")
-    series = {"Electric": (22, 41, 68, 106, 150, 204, 262, 318, 318), "Diesel": (290, 272, 247, 212, 168, 114, 56, 0, 0)}
+    series = {
+        "Electric": (22, 41, 68, 106, 150, 204, 262, 318, 318),
+        "Diesel": (290, 272, 247, 212, 168, 114, 56, 0, 0),
+    }
     lines(
         c,
         (LEFT, y + 24, RIGHT, y + 274),
@@ -201,7 +258,13 @@ def _fleet(c: Canvas) -> None:
     y = table(c, LEFT, y + 20, [76, 54, 92, 70, 92, 115], rows, "depots", aligns="lrrrrl")
     y += 20
     x, top = panel(c, (LEFT, y, RIGHT, y + 136), "A day in the life of bus 4117")
-    hours = [("05:10", "leaves with 98%"), ("10:40", "20 min charge, 46%"), ("14:05", "driver changes"), ("19:30", "20 min charge, 38%"), ("00:25", "returns with 21%")]
+    hours = [
+        ("05:10", "leaves with 98%"),
+        ("10:40", "20 min charge, 46%"),
+        ("14:05", "driver changes"),
+        ("19:30", "20 min charge, 38%"),
+        ("00:25", "returns with 21%"),
+    ]
     c.line((x + 30, top + 42), (RIGHT - 50, top + 42), THEME.accent, 2)
     for i, (hour, what) in enumerate(hours):
         at = x + 36 + i * 97
@@ -209,7 +272,16 @@ def _fleet(c: Canvas) -> None:
         c.text(at, top + 26, hour, 10, bold=True, align="center", mark=f"day/{what}")
         c.text(at, top + 62, what, 8, THEME.muted, align="center")
     c.text(x, top + 90, "In one day bus 4117 drives 268 km on line 12 and uses 1.09 kWh for each of them.", 9)
-    footnotes(c, LEFT, 752, WIDTH, ["Reserve vehicles and the two museum buses are not counted. The diesel heaters of 19 electric buses are replaced by [[heater|heat pumps]] by 2027."])
+    footnotes(
+        c,
+        LEFT,
+        752,
+        WIDTH,
+        [
+            "Reserve vehicles and the two museum buses are not counted. The diesel heaters of 19 electric buses "
+            "are replaced by [[heater|heat pumps]] by 2027."
+        ],
+    )
 
 
 def _budget(c: Canvas) -> None:
@@ -243,7 +315,8 @@ def _budget(c: Canvas) -> None:
         y + 26,
         WIDTH,
         [
-            "A programme that becomes more than 10% dearer goes back to the council. In 2025 this happened once, with the pier at [[dearer|Gull Island]].",
+            "A programme that becomes more than 10% dearer goes back to the council. In 2025 this happened once, "
+            "with the pier at [[dearer|Gull Island]].",
             "Half of the parking fees are spent in the quarter in which they were paid.",
             "Money that is not called by 31 October flows into cycle routes of the following year.",
         ],
@@ -255,7 +328,8 @@ def _budget(c: Canvas) -> None:
         738,
         WIDTH,
         [
-            "Prices of 2025, value added tax included. Running costs ([[running|€121.4 million]] in 2025) are not part of this table. Line D: the state pays 70% "
+            "Prices of 2025, value added tax included. Running costs ([[running|€121.4 million]] in 2025) are "
+            "not part of this table. Line D: the state pays 70% "
             "of the tracks but nothing for the vehicles.",
         ],
     )
@@ -269,7 +343,10 @@ def _timeline(c: Canvas) -> None:
     left, years = LEFT + 128, (2026, 2027, 2028, 2029, 2030)
     quarter = (RIGHT - left) / 20
     for i, year in enumerate(years):
-        c.rect((left + i * 4 * quarter, y, left + (i + 1) * 4 * quarter, y + 22), fill=THEME.accent if i % 2 == 0 else "#2f8465")
+        c.rect(
+            (left + i * 4 * quarter, y, left + (i + 1) * 4 * quarter, y + 22),
+            fill=THEME.accent if i % 2 == 0 else "#2f8465",
+        )
         c.text(left + (i * 4 + 2) * quarter, y + 15, str(year), 10, "#ffffff", bold=True, align="center")
     projects = [
         ("Line D: permits", 0, 3, "#e9b949", "Q1–Q3 2026"),
@@ -284,7 +361,9 @@ def _timeline(c: Canvas) -> None:
     ]
     row = 29.0
     for i in range(6):
-        c.line((left + i * 4 * quarter, y + 22), (left + i * 4 * quarter, y + 26 + len(projects) * row), THEME.line, 0.5)
+        c.line(
+            (left + i * 4 * quarter, y + 22), (left + i * 4 * quarter, y + 26 + len(projects) * row), THEME.line, 0.5
+        )
     for k, (name, start, end, colour, when) in enumerate(projects):
         at = y + 30 + k * row
         c.line((LEFT, at + row - 4), (RIGHT, at + row - 4), THEME.line, 0.5)
@@ -292,11 +371,24 @@ def _timeline(c: Canvas) -> None:
         c.rect((left + start * quarter, at, left + end * quarter, at + 18), fill=colour, radius=4)
         inside = (end - start) * quarter > 100
         x = left + (start + 0.3 if inside else end + 0.3) * quarter
-        c.text(x, at + 12.5, when, 8.2, "#ffffff" if inside and colour not in ("#8fc1a9", "#e9b949") else THEME.ink, mark=f"gantt/{name}")
+        c.text(
+            x,
+            at + 12.5,
+            when,
+            8.2,
+            "#ffffff" if inside and colour not in ("#8fc1a9", "#e9b949") else THEME.ink,
+            mark=f"gantt/{name}",
+        )
     y += 52 + len(projects) * row
     c.text(LEFT, y + 10, "Figure 5   From an idea to a building site", 9.5, bold=True)
     y += 26
-    steps = [("Idea", "anyone"), ("Check", "6 weeks"), ("Open house", "in the quarter"), ("Council vote", "twice a year"), ("Building site", "sign with phone no.")]
+    steps = [
+        ("Idea", "anyone"),
+        ("Check", "6 weeks"),
+        ("Open house", "in the quarter"),
+        ("Council vote", "twice a year"),
+        ("Building site", "sign with phone no."),
+    ]
     wide, gap = 83.0, 21.0
     for i, (step, note) in enumerate(steps):
         x = LEFT + i * (wide + gap)
@@ -306,13 +398,26 @@ def _timeline(c: Canvas) -> None:
             c.arrow((x - gap + 3, y + 19), (x - 3, y + 19), THEME.accent2)
     y += 80
     x, top = panel(c, (LEFT, y, RIGHT, y + 104), "Who to ask")
-    people = [("Trams and line D", "Marit Osgood", "ext. 214"), ("Buses and depots", "Callum Reyes-Hart", "ext. 231"), ("Cycling and schools", "Yusra Denholm", "ext. 245")]
+    people = [
+        ("Trams and line D", "Marit Osgood", "ext. 214"),
+        ("Buses and depots", "Callum Reyes-Hart", "ext. 231"),
+        ("Cycling and schools", "Yusra Denholm", "ext. 245"),
+    ]
     for i, (what, who, ext) in enumerate(people):
         at = top + 14 + i * 19
         c.text(x, at, what, 9.6)
         c.text(x + 160, at, who, 9.6, bold=True, mark=f"who/{what}")
         c.text(x + 320, at, ext, 9.6, THEME.muted, mark=f"ext/{what}")
-    footnotes(c, LEFT, 762, WIDTH, ["Dates are the state of November 2025. Work on rails rests during the [[rest|Lantern Fair (9 to 17 August)]] each year."])
+    footnotes(
+        c,
+        LEFT,
+        762,
+        WIDTH,
+        [
+            "Dates are the state of November 2025. Work on rails rests during the "
+            "[[rest|Lantern Fair (9 to 17 August)]] each year."
+        ],
+    )
 
 
 def _fares(c: Canvas) -> None:
@@ -342,8 +447,10 @@ def _fares(c: Canvas) -> None:
         495,
         [
             "Children under six travel free of charge. A dog pays the price of a child; a guide dog pays nothing.",
-            "Bicycles travel with you on trams [[bicycle|after 19:00]] and all day on Sundays. On the ferry a bicycle costs €1.20.",
-            "A fine for travelling without a ticket is €60. It is lowered to [[fine|€7]] if you show a personal month ticket within ten days.",
+            "Bicycles travel with you on trams [[bicycle|after 19:00]] and all day on Sundays. On the ferry a "
+            "bicycle costs €1.20.",
+            "A fine for travelling without a ticket is €60. It is lowered to [[fine|€7]] if you show a personal "
+            "month ticket within ten days.",
             "Lost property is kept for [[lost|six weeks]] at the Central Square office, first floor.",
         ],
         11.5,
@@ -361,9 +468,12 @@ def _fares(c: Canvas) -> None:
         y + 140,
         495,
         [
-            "Refunds: a month or year ticket can be returned until the [[refund|fifth day]] of its validity; a handling fee of [[fee|€3.50]] is kept. "
-            "Single and ten-ride tickets are not taken back. If a tram or bus reaches its stop more than 20 minutes late, the authority pays back half "
-            "of the single fare; apply within 14 days. Prices include value added tax. The conditions of carriage of 12 December 2025 apply.",
+            "Refunds: a month or year ticket can be returned until the [[refund|fifth day]] of its validity; a "
+            "handling fee of [[fee|€3.50]] is kept. "
+            "Single and ten-ride tickets are not taken back. If a tram or bus reaches its stop more than 20 "
+            "minutes late, the authority pays back half "
+            "of the single fare; apply within 14 days. Prices include value added tax. The conditions of "
+            "carriage of 12 December 2025 apply.",
         ],
         9,
     )

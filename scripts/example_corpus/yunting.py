@@ -33,7 +33,16 @@ def _head(c: Canvas, page: int) -> None:
 
 
 def _cover(c: Canvas) -> None:
-    lake = scenes.ridges(1000, 900, 8, sky=((120, 172, 210), (232, 240, 238)), far=(170, 198, 212), near=(16, 62, 86), terraces=False, lake=True)
+    lake = scenes.ridges(
+        1000,
+        900,
+        8,
+        sky=((120, 172, 210), (232, 240, 238)),
+        far=(170, 198, 212),
+        near=(16, 62, 86),
+        terraces=False,
+        lake=True,
+    )
     c.image((0, 0, 595, 560), lake, 76)
     c.rect((0, 560, 595, 842), fill=THEME.accent)
     c.rect((0, 560, 595, 568), fill=THEME.accent2)
@@ -68,26 +77,52 @@ def _overview(c: Canvas) -> None:
         LEFT,
         y,
         WIDTH,
-        "2025 年夏天，云汀经历了三十一年来最长的一次干旱。松屏水库水位一度降到 [[level|41.6 米]]，离取水口下沿只差两米。我们启用了沉睡多年的"
+        "2025 年夏天，云汀经历了三十一年来最长的一次干旱。松屏水库水位一度降到 [[level|41.6 米]]，"
+        "离取水口下沿只差两米。我们启用了沉睡多年的"
         "[[backup|白鹭滩备用水源]]，连续供水五十二天，全市没有一个小区因此停水。\n\n"
-        "干旱也让我们看清楚：省下来的水就是新的水源。三年来，我们把每一段老管道都装上了会“听”的传感器，漏点平均定位时间从六天缩短到"
+        "干旱也让我们看清楚：省下来的水就是新的水源。三年来，我们把每一段老管道都装上了会“听”的传感器，"
+        "漏点平均定位时间从六天缩短到"
         "[[locate|九个小时]]。第 5 页给出了漏损率的变化。\n\n"
         "明年我们要做三件事：建成北塘水厂的深度处理车间；让水费账单能用手机看懂；在六所小学开设“一滴水的旅行”课堂。",
         10.6,
         leading=1.75,
     )
     c.text(RIGHT, y + 22, "陆清和　总经理", 12, bold=True, align="right", mark="manager")
-    view = scenes.ridges(1100, 620, 21, sky=((150, 190, 214), (238, 232, 214)), far=(176, 200, 206), near=(24, 70, 70), terraces=False, lake=True)
-    c.image((LEFT, y + 42, RIGHT, y + 132), view.crop((0, 260, 1100, 458)), 74)
+    view = scenes.ridges(
+        1100,
+        620,
+        21,
+        sky=((150, 190, 214), (238, 232, 214)),
+        far=(176, 200, 206),
+        near=(24, 70, 70),
+        terraces=False,
+        lake=True,
+    )
+    c.image((LEFT, y + 42, RIGHT, y + 132), view.crop((0, 318, 1100, 516)), 74)
     c.text(LEFT, y + 145, "松屏水库，2025 年 10 月雨后。", 8, THEME.muted)
-    footnotes(c, LEFT, 756, WIDTH, ["服务人口按 2025 年末常住人口计算。供水量为四座水厂出厂计量之和，不含向[[outside|青蓼县]]的应急调水 310 万立方米。"], 7.5)
+    footnotes(
+        c,
+        LEFT,
+        756,
+        WIDTH,
+        [
+            "服务人口按 2025 年末常住人口计算。供水量为四座水厂出厂计量之和，不含向[[outside|青蓼县]]的应急调水 "
+            "310 万立方米。"
+        ],
+        7.5,
+    )
 
 
 def _quality(c: Canvas) -> None:
     _head(c, 3)
     y = heading(c, LEFT, 62, "水质：我们喝的是什么", "检测结果")
     y = c.paragraph(
-        LEFT, y, WIDTH, "每天早晨六点，化验员在四座水厂和 118 个管网监测点取样。下表是 2025 年全年的平均值，限值取自国家标准。", 10.6, leading=1.7
+        LEFT,
+        y,
+        WIDTH,
+        "每天早晨六点，化验员在四座水厂和 118 个管网监测点取样。下表是 2025 年全年的平均值，限值取自国家标准。",
+        10.6,
+        leading=1.7,
     )
     y += 8
     c.text(LEFT, y + 10, "表 1　主要指标全年平均值", 10, bold=True)
@@ -105,11 +140,23 @@ def _quality(c: Canvas) -> None:
     y += 26
     c.text(LEFT, y + 10, "图 1　水垢与口感：总硬度的比较（mg/L）", 10, bold=True)
     scale = (LEFT + 10, y + 34, RIGHT - 10, y + 62)
-    bands = [("软水", 0, 120, "#bfe3e4"), ("中等", 120, 250, "#8cc9e0"), ("较硬", 250, 450, "#4b8fbf"), ("超标", 450, 500, "#c8503c")]
+    bands = [
+        ("软水", 0, 120, "#bfe3e4"),
+        ("中等", 120, 250, "#8cc9e0"),
+        ("较硬", 250, 450, "#4b8fbf"),
+        ("超标", 450, 500, "#c8503c"),
+    ]
     span = (scale[2] - scale[0]) / 500
     for name, low, high, colour in bands:
         c.rect((scale[0] + low * span, scale[1], scale[0] + high * span, scale[3]), fill=colour, stroke="#ffffff")
-        c.text(scale[0] + (low + high) / 2 * span, scale[1] + 18, name, 10, "#ffffff" if low >= 250 else THEME.ink, align="center")
+        c.text(
+            scale[0] + (low + high) / 2 * span,
+            scale[1] + 18,
+            name,
+            10,
+            "#ffffff" if low >= 250 else THEME.ink,
+            align="center",
+        )
         c.text(scale[0] + high * span, scale[3] + 14, str(high), 8.5, THEME.muted, align="center")
     at = scale[0] + 86 * span
     c.arrow((at, scale[1] - 14), (at, scale[1] + 2), THEME.accent2, 2, 8)
@@ -146,7 +193,15 @@ def _plants(c: Canvas) -> None:
     y = heading(c, LEFT, 62, "四座水厂", "生产")
     c.text(LEFT, y + 10, "图 2　设计能力与 2025 年日均产水（万立方米/日）", 10, bold=True)
     plants = ("松屏", "北塘", "柳岸", "白鹭滩")
-    columns(c, (LEFT, y + 22, RIGHT, y + 230), "plants", plants, {"设计能力": (40, 30, 20, 12), "日均产水": (33.5, 24.8, 16.2, 3.9)}, size=10, colours=("#9cc3dd", "#12588f"))
+    columns(
+        c,
+        (LEFT, y + 22, RIGHT, y + 230),
+        "plants",
+        plants,
+        {"设计能力": (40, 30, 20, 12), "日均产水": (33.5, 24.8, 16.2, 3.9)},
+        size=10,
+        colours=("#9cc3dd", "#12588f"),
+    )
     y += 250
     rows = [
         ["水厂", "投产年份", "水源", "处理工艺", "员工"],
@@ -160,7 +215,15 @@ def _plants(c: Canvas) -> None:
     y += 26
     c.text(LEFT, y + 10, "图 3　一滴水在松屏水厂的十一个小时", 10, bold=True)
     y += 26
-    steps = [("取水", "0 时"), ("混凝", "0.5 时"), ("沉淀", "3 时"), ("过滤", "5 时"), ("活性炭", "6.5 时"), ("消毒", "8 时"), ("清水池", "11 时")]
+    steps = [
+        ("取水", "0 时"),
+        ("混凝", "0.5 时"),
+        ("沉淀", "3 时"),
+        ("过滤", "5 时"),
+        ("活性炭", "6.5 时"),
+        ("消毒", "8 时"),
+        ("清水池", "11 时"),
+    ]
     wide, gap = 57.0, 16.6
     for i, (step, hour) in enumerate(steps):
         x = LEFT + i * (wide + gap)
@@ -169,17 +232,25 @@ def _plants(c: Canvas) -> None:
         if i:
             c.arrow((x - gap + 2, y + 20), (x - 2, y + 20), THEME.accent2, 1.4, 5)
     y += 82
-    x, top = panel(c, (LEFT, y, RIGHT, y + 98), "正在建设")
+    x, top = panel(c, (LEFT, y, RIGHT, y + 84), "正在建设")
     c.paragraph(
         x,
         top,
         WIDTH - 28,
-        "北塘水厂深度处理车间：总投资 [[invest|3.2 亿元]]，2024 年 10 月开工，计划 [[finish|2026 年 9 月]]通水。建成后日处理能力 30 万立方米，"
+        "北塘水厂深度处理车间：总投资 [[invest|3.2 亿元]]，2024 年 10 月开工，计划 [[finish|2026 年 9 月]]通水。"
+        "建成后日处理能力 30 万立方米，"
         "藻类季节的土霉味可去除九成以上。",
         10.4,
         leading=1.65,
     )
-    footnotes(c, LEFT, 758, WIDTH, ["柳岸水厂将于 2031 年关停，原址改建为[[park|供水博物馆]]与公园。白鹭滩水厂仅在备用水源启用时满负荷运行。"], 7.5)
+    footnotes(
+        c,
+        LEFT,
+        758,
+        WIDTH,
+        ["柳岸水厂将于 2031 年关停，原址改建为[[park|供水博物馆]]与公园。白鹭滩水厂仅在备用水源启用时满负荷运行。"],
+        7.5,
+    )
 
 
 def _losses(c: Canvas) -> None:
@@ -190,13 +261,23 @@ def _losses(c: Canvas) -> None:
     years = ("2019", "2020", "2021", "2022", "2023", "2024", "2025")
     with c.picture(area, 150, 86) as p:
         p.rect(area, fill="#ffffff", stroke=THEME.line)
-        lines(p, (LEFT + 12, y + 30, RIGHT - 10, y + 246), "loss", years, {"漏损率": (14.2, 13.5, 12.9, 11.8, 10.5, 9.6, 8.7)}, unit="%", size=10.5, area=True)
+        lines(
+            p,
+            (LEFT + 12, y + 30, RIGHT - 10, y + 246),
+            "loss",
+            years,
+            {"漏损率": (14.2, 13.5, 12.9, 11.8, 10.5, 9.6, 8.7)},
+            unit="%",
+            size=10.5,
+            area=True,
+        )
     y += 270
     y = c.paragraph(
         LEFT,
         y,
         WIDTH,
-        "2019 年以来漏损率连续六年下降。2025 年少漏的水约为 260 万立方米，相当于全市三天多的用水。下降最快的是老城区，那里更换了一半以上的灰口铸铁管。",
+        "2019 年以来漏损率连续六年下降。2025 年少漏的水约为 260 万立方米，相当于全市三天多的用水。"
+        "下降最快的是老城区，那里更换了一半以上的灰口铸铁管。",
         10.6,
         leading=1.7,
     )
@@ -224,7 +305,9 @@ def _losses(c: Canvas) -> None:
         10.6,
         6,
     )
-    footnotes(c, LEFT, 762, WIDTH, ["漏损率按国家规范修正后计算。传感器每 15 分钟上报一次，电池寿命约[[sensor|六年]]。"], 7.5)
+    footnotes(
+        c, LEFT, 762, WIDTH, ["漏损率按国家规范修正后计算。传感器每 15 分钟上报一次，电池寿命约[[sensor|六年]]。"], 7.5
+    )
 
 
 def _tariff(c: Canvas) -> None:
@@ -249,7 +332,7 @@ def _tariff(c: Canvas) -> None:
         [
             "一户超过四口人的，每增加一人，各阶梯年用水量增加 [[person|45 立方米]]。",
             "低保家庭每月免费用水 [[free|6 立方米]]，由民政部门核定后自动减免。",
-            "水表每两个月抄一次；账单在抄表后 [[bill|十五天]]内缴清。",
+            "水表每两个月抄一次；账单在抄表后[[bill|十五天]]内缴清。",
             "水管爆裂造成的水量，经核实后按第一阶梯计费，每户每年限一次。",
         ],
         13,
@@ -265,7 +348,8 @@ def _tariff(c: Canvas) -> None:
         62,
         y + 152,
         470,
-        "逾期缴费的，自逾期之日起每日加收应缴水费万分之五的违约金；逾期超过[[cutoff|六十天]]且经两次书面催告仍不缴纳的，可以暂停供水。"
+        "逾期缴费的，自逾期之日起每日加收应缴水费万分之五的违约金；"
+        "逾期超过[[cutoff|六十天]]且经两次书面催告仍不缴纳的，可以暂停供水。"
         "用水性质改变而未申报的，按非居民水价 [[business|4.80 元]]追缴差额。",
         9.6,
         "#444444",
