@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from vrag.chat_errors import explain
 from vrag.episode import Generate, Generation
 from vrag.errors import ModelError
-from vrag.messages import Message
+from vrag.messages import Message, well_formed
 from vrag.settings import ChatSettings, is_loopback
 
 if TYPE_CHECKING:
@@ -335,11 +335,6 @@ class Reply:
             value = value[: self._room]
         self._room -= len(value)
         return value
-
-
-def well_formed(text: str) -> str:
-    """The text without lone surrogates, which JSON can smuggle in and UTF-8 cannot carry; split pairs are joined."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def wire_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

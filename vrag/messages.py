@@ -37,6 +37,11 @@ def message(role: Role, *content: str | View) -> Message:
     return Message(role, tuple(content))
 
 
+def well_formed(text: str) -> str:
+    """The text without lone surrogates, which JSON can smuggle in and UTF-8 cannot carry; split pairs are joined."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def views_of(messages: Sequence[Message]) -> list[View]:
     """All pictures of a conversation, in order."""
     return [view for turn in messages for view in turn.views]

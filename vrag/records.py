@@ -34,7 +34,7 @@ from vrag import __version__
 from vrag.episode import Fetch, Generate, Generation, Outcome, Reply, Request, Retrieve
 from vrag.errors import RecordError
 from vrag.events import AnyEvent, Citation, Delta, EndReason, Event, ViewRef
-from vrag.messages import Message, Role
+from vrag.messages import Message, Role, well_formed
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class RecordWriter:
             RunHeader(
                 id=self.id,
                 agent=agent,
-                question=question,
+                question=well_formed(question),
                 settings=dict(settings or {}),
                 versions=_versions(),
                 started=now,
@@ -180,7 +180,7 @@ class RecordWriter:
         """Keep a request with its reply, or with the error that took its place."""
         timing: dict[str, Any] = {"at": self._now(), "seconds": round(seconds, 4), "step": step}
         if error is not None:
-            timing["error"] = f"{type(error).__name__}: {error}"
+            timing["error"] = well_formed(f"{type(error).__name__}: {error}")
         if isinstance(request, Generate):
             self._write(self._generate(request, reply if isinstance(reply, Generation) else None, timing))
         elif isinstance(request, Retrieve):

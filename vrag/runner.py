@@ -22,6 +22,7 @@ from vrag.chat import AsyncChat, Chat, Piece
 from vrag.episode import Episode, EpisodeRun, Fetch, Generate, Generation, Outcome, Reply, Request, Retrieve
 from vrag.errors import VragError
 from vrag.events import Answered, Delta, Event, Failed, ViewShown
+from vrag.messages import well_formed
 from vrag.records import RecordWriter
 from vrag.retriever import AsyncRetriever, Retriever
 
@@ -85,6 +86,7 @@ class _Course:
             )
         self._problem = error
         text = str(error) if isinstance(error, VragError) else f"An unexpected error, {type(error).__name__}: {error}"
+        text = well_formed(text)
         last = Failed(step=self.turn, text=text, reason="error", error=type(error).__name__)
         return last, Outcome(None, "error", self.turn, (), shown)
 

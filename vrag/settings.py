@@ -10,6 +10,7 @@ Each default stands in one place: here, or with the episode for what it defines.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -186,7 +187,10 @@ def client_url(url: str) -> str:
 def is_loopback(url: str) -> bool:
     """Whether the URL stays on this machine, so that no proxy of the environment may stand between."""
     host = urlsplit(url).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _explain(error: ValidationError, given: dict[str, Any]) -> str:

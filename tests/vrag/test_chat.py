@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.servers import Fault, Say, Scripted, ScriptedModel, dead_url, page_image, pictures, serve
-from vrag.chat import AsyncChatModel, ChatModel, Piece, extra_body, well_formed, wire_messages
+from vrag.chat import AsyncChatModel, ChatModel, Piece, extra_body, wire_messages
 from vrag.episode import Generate, Generation
 from vrag.errors import ModelError
 from vrag.items import Item
-from vrag.messages import Message, message
+from vrag.messages import Message, message, well_formed
 from vrag.pages import View, open_page, view_of
 from vrag.settings import ChatSettings
 
@@ -302,7 +302,7 @@ def test_lone_surrogates_cannot_pass() -> None:
         assert chat.generate(ASK).text == "a�b😀"
 
 
-@given(st.text(alphabet=st.characters(codec=None, categories=None)))
+@given(st.text(alphabet=st.characters(exclude_categories=())))
 def test_well_formed_text_can_always_be_encoded(text: str) -> None:
     out = well_formed(text)
     out.encode("utf-8")
