@@ -1,0 +1,215 @@
+"""Question + sheet -> findings: spans that could be the answer, each with what supports it and where it stands.
+
+Everything is one measure, :attr:`Finding.support`: the share of the question's (weighted) terms that the surroundings of a
+span explain, each term by the best of them (:mod:`demo.reading.surroundings`). Terms that occur all over the page weigh less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from demo.reading.layout import Block, Colour, Sheet, blocks, union
+from demo.reading.question import Question
+from demo.reading.surroundings import HEADING, Floats, Map, Surroundings
+from demo.reading.values import Value, number, values
+from demo.reading.words import best_match, content
+from vrag.geometry import Box, whole
+
+#: What the highest or lowest value of a group gains over spans that merely stand near the question's words.
+EXTREME_BONUS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A span that could be the answer. Boxes are in pixels of the sheet."""
+
+    text: str
+    support: float
+    """0 to 1: how much of the question its surroundings explain."""
+    rank: float
+    """What findings are ordered by: support, and how well the form fits."""
+    box: Box
+    region: Box
+    """The span with the label, row or sentence that says what it is: what to look at more closely."""
+    height: float
+    """The height of its line, in pixels."""
+    label: str = ""
+    """The row, column and series that it was read from, "" for a sentence."""
+    sentence: str = ""
+    """The sentence that it was read from, "" for a cell or a label."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A span on the page, before it is judged."""
+
+    block: int
+    text: str
+    box: Box
+    fit: float
+    sentence: str
+    sentence_box: Box
+    bars: tuple[Colour, ...] = ()
+
+
+class Page:
+    """A sheet prepared for one question."""
+
+    def __init__(self, sheet: Sheet, question: Question) -> None:
+        self.question = question
+        self.blocks: tuple[Block, ...] = blocks(sheet)
+        self.bounds = whole(sheet.size)
+        self._map = Map(self.blocks, sheet.size)
+        self._terms = [term.text for term in question.terms]
+        base = np.array([term.weight for term in question.terms], np.float64)
+        #: [block, term]: how well the block has the term.
+        self._matches = np.array([self._match(block.terms) for block in self.blocks]).reshape(-1, len(self._terms))
+        self._weights = base * self._rarity()
+        self._total = float(self._weights.sum()) or 1.0
+        best = self._matches.max(axis=0, initial=0.0)
+        self.coverage = float((base * best).sum() / (base.sum() or 1.0))
+        """The share of the question's terms that occur anywhere on the page, by weight."""
+
+    def findings(self) -> list[Finding]:
+        """All findings, best first. Ties keep the page's order."""
+        found = list(self._extremes()) if self.question.extreme else []
+        found += [finding for place in self._places() if (finding := self._judge(place)) is not None]
+        return sorted(found, key=lambda finding: -finding.rank)
+
+    # -- terms -------------------------------------------------------------------------------------------------------
+
+    def _match(self, terms: frozenset[str] | set[str]) -> list[float]:
+        return [best_match(term, terms) for term in self._terms]
+
+    def _rarity(self) -> Floats:
+        """Per term, how much it tells the blocks of this page apart, 0.2 to 1; 1 for what the page does not have."""
+        count = len(self.blocks)
+        seen = (self._matches >= 0.7).sum(axis=0)
+        rarity = np.log((count + 1.5) / (seen + 0.5)) / math.log(count + 1.5)
+        return np.where(seen > 0, np.clip(1.2 * rarity, 0.2, 1.0), 1.0)
+
+    def _support(self, around: Floats, own: Floats) -> float:
+        explained = np.maximum((around[:, None] * self._matches).max(axis=0, initial=0.0), own)
+        return float((self._weights * explained).sum() / self._total)
+
+    def _precision(self, index: int) -> float:
+        """The share of a block's terms that the question has: labels that say nothing else are the likelier ones."""
+        terms = self.blocks[index].terms
+        asked = set(self._terms)
+        return sum(best_match(term, asked) for term in terms) / len(terms) if terms else 0.0
+
+    # -- where an answer could stand ---------------------------------------------------------------------------------
+
+    def _places(self) -> Iterator[_Place]:
+        plain_fit = 0.8 if self.question.kind in ("person", "date") else 1.0
+        for index, block in enumerate(self.blocks):
+            at = 0
+            for sentence in block.sentences:
+                at = start = max(at, block.text.find(sentence.text, at))
+                box = block.locate(start, start + len(sentence.text))
+                for value in values(sentence.text, self.question):
+                    yield _value_place(index, block, sentence.text, start, value, box)
+                if not self.question.numeric:
+                    yield _Place(index, sentence.text, box, plain_fit, sentence.text, box)
+
+    def _numbers(self) -> Iterator[_Place]:
+        """The cells and bars that hold nothing but a number of the kind asked for."""
+        for index in np.flatnonzero(self._map.values):
+            block = self.blocks[index]
+            if number(block.text) is None or (self.question.kind == "percent" and "%" not in block.text):
+                continue
+            yield _Place(int(index), block.text, block.box, 1.0, block.text, block.box, block.lines[0].bars)
+
+    # -- judging -----------------------------------------------------------------------------------------------------
+
+    def _judge(self, place: _Place) -> Finding | None:
+        own = np.array(self._match(content(place.sentence)))
+        if place.text == place.sentence and self._repeats(place.text):
+            return None
+        around = self._map.around(place.box, place.block, place.bars)
+        support = self._support(around.weights, own)
+        precision = min(2.0, sum(self._precision(index) for index in around.names))
+        spoken = len(place.sentence) > 20 and (
+            len(place.sentence) >= 1.5 * len(place.text) or place.text == place.sentence
+        )
+        label = " — ".join(dict.fromkeys(self.blocks[index].text for index in around.names))
+        return Finding(
+            text=place.text.strip(),
+            support=support,
+            rank=support * (0.35 + 0.65 * place.fit) + 0.05 * precision,
+            box=place.box,
+            region=self._region(place, around),
+            height=self.blocks[place.block].height,
+            label="" if spoken else label,
+            sentence=place.sentence if spoken else "",
+        )
+
+    def _repeats(self, text: str) -> bool:
+        """Whether a text says nothing that the question does not say."""
+        asked = set(self._terms)
+        return all(best_match(term, asked) >= 0.7 for term in content(text))
+
+    def _region(self, place: _Place, around: Surroundings) -> Box:
+        """The span and its sentence with the labels of its row and column, as far as they are not across the page."""
+        region = union([place.box, place.sentence_box])
+        for index in (around.row, around.column):
+            if index is None:
+                continue
+            wider = union([region, self.blocks[index].box])
+            if wider.area <= 0.3 * self.bounds.area or wider.height <= 6 * self.blocks[place.block].height:
+                region = wider
+        return region
+
+    # -- the highest and the lowest ----------------------------------------------------------------------------------
+
+    def _extremes(self) -> Iterator[Finding]:
+        """The highest or lowest of every group of values that share a series or a column."""
+        groups: dict[tuple[str, int], list[tuple[float, _Place, Surroundings]]] = {}
+        for place in self._numbers():
+            around = self._map.around(place.box, place.block, place.bars)
+            amount = number(place.text)
+            if amount is not None and (around.row is not None or around.column is not None):
+                groups.setdefault(self._group(place, around), []).append((amount, place, around))
+        for group in groups.values():
+            if len(group) < 3 or len({amount for amount, _, _ in group}) < 2:
+                continue
+            _, place, around = max(group, key=lambda entry: entry[0] * self.question.extreme)
+            name = around.row if around.row is not None else around.column
+            if name is None:
+                continue
+            shared = around.weights.copy()
+            shared[shared == HEADING] = 0.8
+            if around.row is not None:
+                shared[around.row] = 0.0
+            support = min(1.0, self._support(shared, np.zeros(len(self._terms))) + EXTREME_BONUS)
+            finding = self._judge(place)
+            if finding is not None:
+                label = self.blocks[self._map.row_name(place.box, place.block, name)].text
+                text = f"{label} ({place.text})" if self.question.names_item or self.question.parts > 1 else place.text
+                yield replace(finding, text=text, support=support, rank=support, label=label, sentence="")
+
+    def _group(self, place: _Place, around: Surroundings) -> tuple[str, int]:
+        if around.series is not None:
+            return "series", around.series
+        if around.row is None:
+            return "line", 0
+        if around.column is not None:
+            return "column", around.column
+        # Bars end where their values say; cells of a table stand under each other.
+        return ("bars", 0) if place.bars else ("place", round(place.box.x2 / (0.04 * self.bounds.width)))
+
+
+def _value_place(index: int, block: Block, sentence: str, start: int, value: Value, box: Box) -> _Place:
+    return _Place(
+        block=index,
+        text=sentence[value.start : value.end],
+        box=block.locate(start + value.start, start + value.end),
+        fit=value.fit,
+        sentence=sentence,
+        sentence_box=box,
+        bars=block.line_at(start + value.start).bars,
+    )

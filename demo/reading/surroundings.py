@@ -1,0 +1,188 @@
+"""What surrounds a span on a page, and how much each block around it explains of it: row, column, series, headings.
+
+A sentence explains its own numbers, a row label its cells, a header its column, a legend's entry the bars of its colour, a
+caption the number above it; a heading explains less of what stands below it, and the rest of the page hardly anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from demo.reading.colours import SAME, distance
+from demo.reading.layout import Block, Colour
+from demo.reading.values import is_number
+from vrag.geometry import Box, Size
+
+Floats = NDArray[np.float64]
+
+#: Weights of what a block can be to a span.
+LABEL, PARAGRAPH, HEADING, PAGE = 1.0, 0.6, 0.35, 0.12
+#: A number beside which a label stands behind another label; a label in another cell of the row.
+BEHIND = 0.8
+_LONG_LABEL_LINES, _LONG_LABEL_CHARS = 3, 120
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """``weights[i]``: how much block ``i`` explains of the span, 0 to 1. The others are the blocks that name it."""
+
+    weights: Floats
+    row: int | None = None
+    column: int | None = None
+    series: int | None = None
+
+    @property
+    def names(self) -> list[int]:
+        return [index for index in (self.row, self.column, self.series) if index is not None]
+
+
+class Map:
+    """The blocks of a page as arrays, prepared for asking what surrounds a box."""
+
+    def __init__(self, blocks: Sequence[Block], size: Size) -> None:
+        self.blocks = blocks
+        self.size = size
+        boxes = np.array([block.box.as_list() for block in blocks], np.float64).reshape(-1, 4)
+        self.x1, self.y1, self.x2, self.y2 = boxes.T
+        self.heights = np.array([block.height for block in blocks], np.float64)
+        self.middles = (self.y1 + self.y2) / 2
+        self.numbers = np.array([is_number(block.text) for block in blocks], bool)
+        #: Numbers that are measurements; a year may be the name of a column or a series.
+        self.values = np.array(
+            [bool(n) and not _is_year(b.text) for n, b in zip(self.numbers, blocks, strict=True)], bool
+        )
+        self.legend = np.array([block.lines[0].swatch is not None for block in blocks], bool) & ~self.values
+        if self.legend.sum() < 2:
+            self.legend[:] = False
+        self._long = np.array(
+            [len(b.lines) > _LONG_LABEL_LINES or len(b.text) > _LONG_LABEL_CHARS for b in blocks], bool
+        )
+        #: [i, j]: whether the blocks stand in one column.
+        self._mates = _overlap(self.x1[:, None], self.x2[:, None], self.x1[None], self.x2[None]) > 0.3
+
+    def around(self, box: Box, block: int, bars: Sequence[Colour] = ()) -> Surroundings:
+        """The surroundings of ``box``, which lies in ``block``; ``bars`` are the colours that stand by it."""
+        above = (self.y2 <= box.y1) & ((_overlap(self.x1, self.x2, box.x1, box.x2) > 0.3) | (self.x1 <= box.x1))
+        weights = np.where(above, HEADING, PAGE)
+        weights[block] = PARAGRAPH
+        hidden = np.zeros(len(self.blocks), bool)
+        hidden[block] = True
+        series = None
+        if bars and self.legend.any():
+            hidden |= self.legend
+            weights[self.legend] = 0.05
+            series = self._series(bars)
+        row_weights = self._row(box, block, hidden)
+        caption = self._caption(box, hidden) if self.numbers[block] else None
+        if caption is not None:
+            row_weights *= 0.4
+        labels = np.where(self.numbers, 0.0, row_weights)
+        row = int(labels.argmax()) if labels.size and labels.max() >= 0.35 else None
+        weights = np.maximum(weights, LABEL * row_weights)
+        column = caption
+        if caption is not None:
+            weights[caption] = LABEL
+        elif len(self.blocks[block].lines) <= 3 and self.x2[block] - self.x1[block] < 0.5 * self.size[0]:
+            stacked = self._stacked(box, block, hidden, has_row=bool(labels.max() >= 0.7))
+            weights = np.maximum(weights, LABEL * stacked)
+            column = int(stacked.argmax()) if stacked.max() >= 0.8 else None
+        if series is not None:
+            weights[series] = LABEL
+        return Surroundings(weights, row, column, series)
+
+    def row_name(self, box: Box, block: int, nearest: int) -> int:
+        """The block that says what the row of ``box`` is: the first text left of it that has some letters."""
+        hidden = np.zeros(len(self.blocks), bool)
+        hidden[block] = True
+        weights = self._row(box, block, hidden)
+        left = [int(i) for i in np.flatnonzero((weights >= 0.3) & ~self.numbers & (self.x2 <= box.x1))]
+        named = [index for index in left if sum(char.isalpha() for char in self.blocks[index].text) >= 3]
+        return min(named or left or [nearest], key=lambda index: float(self.x1[index]))
+
+    def _row(self, box: Box, block: int, hidden: NDArray[np.bool_]) -> Floats:
+        """How much each block is a label of the row of ``box``: the nearest in full, those behind it less."""
+        height = np.maximum(1.0, np.minimum(box.height, self.heights))
+        left = self.x2 <= box.x1 + 0.4 * height
+        right = self.x1 >= box.x2 - 0.4 * height
+        gap = np.maximum(np.maximum(self.y1 - box.y2, box.y1 - self.y2), 0.0) / height
+        level = np.where(
+            _overlap(self.y1, self.y2, box.y1, box.y2) >= 0.45, 1.0, np.where(gap < 1.6, 0.8 - 0.3 * gap, 0.0)
+        )
+        weights = level * np.where(left, 1.0, np.where(right, 0.75, 0.0))
+        weights[hidden] = 0.0
+        weights[self._long] *= 0.3
+        middle = (box.y1 + box.y2) / 2
+        away = np.maximum(np.maximum(self.y1 - middle, middle - self.y2), 0.0)
+        order = away + 1e-3 * np.abs(self.middles - middle)
+        candidates = np.flatnonzero(weights > 0)
+        for index in candidates:
+            rivals = self._mates[index] & (order < order[index])
+            rivals[block] = False
+            if rivals.any():
+                weights[index] *= 0.3
+        behind = 1.0
+        aside = np.maximum(self.x1 - box.x2, box.x1 - self.x2)
+        for index in sorted(candidates, key=lambda i: float(aside[i])):
+            full = weights[index] >= 0.7 and not self.numbers[index]
+            weights[index] *= behind
+            if full:
+                behind = BEHIND
+        return weights
+
+    def _caption(self, box: Box, hidden: NDArray[np.bool_]) -> int | None:
+        """The label that stands right below a number as its own, as around a pie or in a tile."""
+        gap = self.y1 - box.y2
+        below = (gap >= -0.4 * box.height) & (gap <= 0.9 * box.height) & ~self.numbers & ~hidden & ~self.legend
+        below &= _overlap(self.x1, self.x2, box.x1, box.x2) > 0.6
+        found = np.flatnonzero(below)
+        return int(found[gap[found].argmin()]) if len(found) else None
+
+    def _stacked(self, box: Box, block: int, hidden: NDArray[np.bool_], has_row: bool) -> Floats:
+        """How much each block is a header above, or a label below, of the column of ``box``."""
+        weights = np.zeros(len(self.blocks))
+        reach = max(6 * (box.x2 - box.x1), 0.3 * self.size[0])
+        column = ~hidden & ~self.values & (self.x2 - self.x1 <= reach)
+        column &= _overlap(self.x1, self.x2, box.x1, box.x2) >= 0.4
+        above = np.flatnonzero(column & (self.y2 <= box.y1 + 0.4 * box.height))
+        above = above[np.argsort(-self.y2[above], kind="stable")]
+        if has_row and not self.numbers[block] and len(above):
+            weights[above[0]], weights[above[-1]] = (
+                0.8,
+                0.9,
+            )  # a cell of text: the nearest is the row above, the last the header
+        elif len(above):
+            weights[above[1:4]] = 0.7
+            weights[above[0]] = 1.0
+        below = np.flatnonzero(column & (self.y1 >= box.y2 - 0.4 * box.height))
+        if len(below):
+            index = below[self.y1[below].argmin()]
+            near = self.y1[index] - box.y2 <= 1.2 * box.height
+            weights[index] = 0.25 if has_row else 0.95 if near else 0.85
+        return weights
+
+    def _series(self, bars: Sequence[Colour]) -> int | None:
+        """The legend's entry whose colour one of ``bars`` has."""
+        for colour in bars:
+            near = [
+                (distance(mark, colour), index)
+                for index in map(int, np.flatnonzero(self.legend))
+                if (mark := self.blocks[index].lines[0].swatch) is not None
+            ]
+            if near and min(near)[0] <= SAME:
+                return min(near)[1]
+        return None
+
+
+def _overlap(a1: Floats, a2: Floats, b1: Floats | float, b2: Floats | float) -> Floats:
+    """The shared part of intervals, as a share of the shorter one."""
+    shared = np.minimum(a2, b2) - np.maximum(a1, b1)
+    return np.asarray(np.maximum(shared, 0.0) / np.maximum(np.minimum(a2 - a1, np.subtract(b2, b1)), 1e-9))
+
+
+def _is_year(text: str) -> bool:
+    text = text.strip()
+    return len(text) == 4 and text.isdigit() and text[:2] in ("19", "20")
