@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import httpx
+
 from vrag.errors import ModelError
 from vrag.settings import ChatSettings
 
@@ -20,12 +22,13 @@ def explain(error: Exception, settings: ChatSettings, served: Sequence[str] | No
     import openai
 
     url = settings.base_url
-    if isinstance(error, openai.APITimeoutError):
+    # Older SDKs let what breaks in the middle of a stream through as the HTTP client raised it.
+    if isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         return ModelError(
             f"The model at {url} did not answer within {settings.read_timeout:g} s. It may be loading or overloaded: "
             "look at the server, or raise read_timeout (VRAG_READ_TIMEOUT)."
         )
-    if isinstance(error, openai.APIConnectionError):
+    if isinstance(error, openai.APIConnectionError | httpx.TransportError):
         return ModelError(_connection(error, url))
     if isinstance(error, openai.APIStatusError):
         return ModelError(_status(error, settings, served))
