@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from search_engine.models.checkpoint import Checkpoint
-from search_engine.models.vision import MERGE, PAIR, Area, Sampling, Visual, plan_clip, plan_frames, plan_image
+from search_engine.models.vision import MERGE, Area, Sampling, Visual, plan_clip, plan_frames, plan_image
 from search_engine.models.visual import Content, Part, Prepared, VisualEmbedder
 from vrag.errors import ConfigError
 
@@ -93,6 +93,3 @@ class GVE(VisualEmbedder):
 
     def _finish(self, ids: list[int]) -> list[int]:
         return [*ids, self._end]
-
-    def _clip_step(self, clip: Visual) -> float:
-        return PAIR / clip.sampled_fps * self.time_scale

@@ -22,15 +22,16 @@ Positions = NDArray[np.int64]
 class Run:
     """A stretch of visual tokens in a prompt: a grid of ``time`` x ``rows`` x ``columns`` tokens beginning at ``start``.
 
-    ``step`` is the distance in time between two layers of the grid; it is multiplied in single precision and cut to an
-    integer, as the reference implementation does.
+    Two layers of the grid are ``seconds`` apart at ``rate`` positions a second; as in the reference implementation the product is
+    taken in single precision and cut to an integer.
     """
 
     start: int
     time: int
     rows: int
     columns: int
-    step: float = 1.0
+    seconds: float = 1.0
+    rate: float = 1.0
 
     @property
     def length(self) -> int:
@@ -49,7 +50,8 @@ def multimodal(tokens: int, runs: Sequence[Run]) -> Positions:
     for run in runs:
         text = run.start - cursor
         positions[:, cursor : run.start] = following + np.arange(text)
-        layers = (np.arange(run.time, dtype=np.float32) * np.float32(run.step)).astype(np.int64)
+        elapsed = np.arange(run.time, dtype=np.float32) * np.float32(run.seconds)
+        layers = (elapsed * np.float32(run.rate)).astype(np.int64)
         grid = np.stack(np.meshgrid(layers, np.arange(run.rows), np.arange(run.columns), indexing="ij")).reshape(3, -1)
         origin = following + text
         cursor = run.start + run.length

@@ -30,7 +30,7 @@ from search_engine.models.loading import (
     weights_digest,
 )
 from search_engine.models.positions import Positions, Run, flat, multimodal
-from search_engine.models.vision import ImageSource, Visual, normalised, plan_batches
+from search_engine.models.vision import MERGE, PAIR, ImageSource, Visual, normalised, plan_batches
 from vrag.errors import ConfigError, MediaError
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class VisualEncoder:
         self.patch = int(vision.get("patch_size", vision.get("spatial_patch_size", 0)))
         if self.patch < 1:
             raise ConfigError(f"{checkpoint.path / 'config.json'} does not say vision_config.patch_size.")
-        self.time_scale = float(vision.get("tokens_per_second", 1.0))
+        self.time_rate = float(vision.get("tokens_per_second", 1.0))
         self.mean, self.std = image_statistics(checkpoint, self.patch, self.STATISTICS)
         self.format = load_prompt_format(checkpoint, max_length)
         config = checkpoint.config
@@ -147,10 +147,6 @@ class VisualEncoder:
     def _finish(self, ids: list[int]) -> list[int]:
         """What a model appends to the tokens of a prompt."""
         return ids
-
-    def _clip_step(self, clip: Visual) -> float:
-        """How far apart in time two layers of a clip are, in positions."""
-        return 1.0
 
     # --- from messages to tokens
 
@@ -202,15 +198,15 @@ class VisualEncoder:
 
     def _runs(self, ids: list[int], images: Sequence[Visual], clips: Sequence[Visual]) -> list[Run]:
         """Where the visual tokens stand, in the order of the prompt."""
-        grids: dict[int, deque[tuple[int, int, int, float]]] = {self.image_id: deque(), self.video_id: deque()}
+        grids: dict[int, deque[tuple[int, int, int, float, float]]] = {self.image_id: deque(), self.video_id: deque()}
         for image in images:
-            grids[self.image_id].append((1, image.grid[1] // 2, image.grid[2] // 2, 1.0))
+            grids[self.image_id].append((1, image.grid[1] // MERGE, image.grid[2] // MERGE, 1.0, 1.0))
         for clip in clips:
-            pairs, rows, columns = clip.grid[0], clip.grid[1] // 2, clip.grid[2] // 2
+            pairs, rows, columns = clip.grid[0], clip.grid[1] // MERGE, clip.grid[2] // MERGE
             if self.TIMED_PAIRS:
-                grids[self.video_id].extend([(1, rows, columns, 1.0)] * pairs)
+                grids[self.video_id].extend([(1, rows, columns, 1.0, 1.0)] * pairs)
             else:
-                grids[self.video_id].append((pairs, rows, columns, self._clip_step(clip)))
+                grids[self.video_id].append((pairs, rows, columns, PAIR / clip.sampled_fps, self.time_rate))
         runs: list[Run] = []
         cursor = 0
         while cursor < len(ids):
