@@ -86,7 +86,7 @@ def test_evaluate_resumes_and_asks_broken_runs_again(tmp_path: Path) -> None:
     third = asyncio.run(evaluate(questions, ask, path))
     assert sorted(asked[6:]) == ["4", "5"]
     assert summary(third)["contains"] == pytest.approx(5 / 6)
-    assert [result.uid for result in read_results(path)] == ["0", "1", "2", "3", "4", "5"]
+    assert {result.uid for result in read_results(path) if result.finished} == set("012345")
 
 
 def test_cancelling_keeps_what_is_done(tmp_path: Path) -> None:
