@@ -63,8 +63,28 @@ class Fetch:
     item_id: str
 
 
-Request = Generate | Retrieve | Fetch
-Reply = Generation | list[Hit] | bytes | None
+@dataclass(frozen=True, slots=True)
+class FetchFrames:
+    """Sample the frames of a clip evenly; the reply is a ``list[Frame]`` in the order of time, at least one."""
+
+    item_id: str
+    fps: float = 1.0
+    """Frames per second of the clip, as long as there are no more than ``max_frames`` of them."""
+    max_frames: int = 32
+    max_pixels: int = 512 * 28 * 28
+    """Area of a frame at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame of a clip: the encoded image, and when it is shown, in seconds from the start."""
+
+    seconds: float
+    image: bytes = field(repr=False)
+
+
+Request = Generate | Retrieve | Fetch | FetchFrames
+Reply = Generation | list[Hit] | bytes | list[Frame] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,13 +83,23 @@ class CropRequested(Event):
 
 
 class Memorized(Event):
-    """A memory-graph node was completed: its summary and the evidence that it keeps."""
+    """A memory-graph node was completed: its summary and the evidence that it keeps (as in ``graph``)."""
 
     type: Literal["memory"] = "memory"
     node: str
     summary: str
     kept: tuple[dict[str, Any], ...] = ()
     graph: dict[str, Any] = Field(default_factory=dict)
+
+
+class GraphChanged(Event):
+    """The memory graph grew, a node of it was judged, or it has its answer: the whole of it, ready to be drawn.
+
+    The form is that of :meth:`vrag.memory_graph.MemoryGraph.to_json`, states, energies and pixels included.
+    """
+
+    type: Literal["graph"] = "graph"
+    graph: dict[str, Any]
 
 
 class Note(Event):
@@ -118,6 +128,7 @@ class Citation(BaseModel):
 
     item: Item
     box: Box | None = None
+    timestamp: float | None = Field(default=None, description="seconds into the clip, for a video")
 
 
 EndReason = Literal["answer", "forced_answer", "fallback", "no_answer", "time", "tokens", "stopped", "error"]
@@ -149,6 +160,7 @@ AnyEvent = Annotated[
     | ViewShown
     | CropRequested
     | Memorized
+    | GraphChanged
     | Note
     | Usage
     | Answered

@@ -3,7 +3,7 @@
     {"type": "run", ...}         the question, the settings (never a key), versions, the start: always the first line
     {"type": "generate", ...}    a request to the model and its reply; pictures by reference (item, box, size)
     {"type": "retrieve", ...}    a search: the query, ids and scores, seconds
-    {"type": "fetch", ...}       an image that was loaded: its id and size
+    {"type": "fetch", ...}       an image, or the frames of a clip, that were loaded: the id, the size, the seconds
     {"type": "event", ...}       what a watcher saw (without the streamed pieces)
     {"type": "end", ...}         the outcome; missing when the run was killed or closed
 
@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from vrag import __version__
-from vrag.episode import Fetch, Generate, Generation, Outcome, Reply, Request, Retrieve
+from vrag.episode import Fetch, FetchFrames, Frame, Generate, Generation, Outcome, Reply, Request, Retrieve
 from vrag.errors import RecordError
 from vrag.events import AnyEvent, Citation, Delta, EndReason, Event, ViewRef
 from vrag.messages import Message, Role, well_formed
@@ -106,6 +106,7 @@ class FetchEntry(_Timed):
     type: Literal["fetch"] = "fetch"
     item_id: str
     bytes: int = 0
+    frames: tuple[float, ...] = Field(default=(), description="for a clip: when its frames are shown, in seconds")
 
 
 class EventEntry(_Entry):
@@ -184,11 +185,17 @@ class RecordWriter:
         if isinstance(request, Generate):
             self._write(self._generate(request, reply if isinstance(reply, Generation) else None, timing))
         elif isinstance(request, Retrieve):
-            hits = tuple((hit.item.id, hit.score) for hit in reply) if isinstance(reply, list) else ()
+            found = reply if isinstance(reply, list) else []
+            hits = tuple((hit.item.id, hit.score) for hit in found if isinstance(hit, Hit))
             self._write(RetrieveEntry(query=request.query, top_k=request.top_k, hits=hits, **timing))
         elif isinstance(request, Fetch):
             size = len(reply) if isinstance(reply, bytes) else 0
             self._write(FetchEntry(item_id=request.item_id, bytes=size, **timing))
+        elif isinstance(request, FetchFrames):
+            frames = [frame for frame in reply if isinstance(frame, Frame)] if isinstance(reply, list) else []
+            size = sum(len(frame.image) for frame in frames)
+            times = tuple(frame.seconds for frame in frames)
+            self._write(FetchEntry(item_id=request.item_id, bytes=size, frames=times, **timing))
 
     def end(self, outcome: Outcome) -> None:
         """Keep the outcome and close the file for good."""
@@ -234,7 +241,7 @@ class RecordWriter:
         return GenerateEntry(
             purpose=request.purpose,
             keep=keep,
-            messages=tuple(_by_reference(message) for message in request.messages[keep:]),
+            messages=tuple(by_reference(message) for message in request.messages[keep:]),
             tools=request.tools,
             reply=recorded,
             **timing,
@@ -386,7 +393,8 @@ def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _by_reference(message: Message) -> RecordedMessage:
+def by_reference(message: Message) -> RecordedMessage:
+    """The message without the bytes of its pictures."""
     return RecordedMessage(
         role=message.role,
         content=tuple(part if isinstance(part, str) else part.ref() for part in message.content),

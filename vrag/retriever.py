@@ -1,16 +1,20 @@
-"""The retriever as an episode's driver sees it, and its HTTP clients: search, and the bytes of an item by its id.
+"""The retriever as an episode's driver sees it, and its HTTP clients: search, and the pictures of an item by its id.
 
     with HttpRetriever(SearchSettings(search_url=...)) as retriever:
         hits = retriever.search(["travel apps"], top_k=3)[0]
         data = retriever.image(hits[0].item.id)
 
-A busy or restarting service is asked again, a bounded number of times with growing pauses; both requests only read, so
+The frames of a clip come from ``GET /items/{id}/frames?fps=1.0&max_frames=32&max_pixels=401408`` as
+``{"frames": [{"t": seconds, "image": "base64 of a JPEG"}, ...]}``.
+
+A busy or restarting service is asked again, a bounded number of times with growing pauses; all requests only read, so
 asking twice does no harm. What the service answers is checked before anything is built on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import math
@@ -20,12 +24,14 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from vrag.episode import Frame
 from vrag.errors import ConfigError, MediaError, RetrieverError, VragError
+from vrag.geometry import MAX_PIXELS
 from vrag.items import Hit, Item
 from vrag.settings import NO_KEY, SearchSettings, is_loopback
 
@@ -53,6 +59,12 @@ class Retriever(Protocol):
     def image(self, item_id: str) -> bytes:
         """The encoded image of a page or picture. Raises MediaError where this one item has none that can be used."""
 
+    def frames(self, item_id: str, fps: float, max_frames: int, max_pixels: int) -> list[Frame]:
+        """Frames of a clip, spread evenly over it, in the order of time (see :class:`vrag.episode.FetchFrames`).
+
+        Raises MediaError where this one item has none.
+        """
+
 
 class AsyncRetriever(Protocol):
     """The same, awaitable."""
@@ -60,6 +72,8 @@ class AsyncRetriever(Protocol):
     async def search(self, queries: Sequence[str], top_k: int, corpus: str | None = None) -> list[list[Hit]]: ...
 
     async def image(self, item_id: str) -> bytes: ...
+
+    async def frames(self, item_id: str, fps: float, max_frames: int, max_pixels: int) -> list[Frame]: ...
 
 
 class _Ranking(BaseModel):
@@ -71,6 +85,15 @@ class _Ranking(BaseModel):
 
 class _Answer(BaseModel):
     results: list[_Ranking]
+
+
+class _FrameForm(BaseModel):
+    t: float
+    image: str
+
+
+class _FramesAnswer(BaseModel):
+    frames: list[_FrameForm]
 
 
 class _Http:
@@ -104,12 +127,33 @@ class _Http:
         return body
 
     def _image_url(self, item_id: str) -> str:
+        return f"{self._item_url(item_id)}/image"
+
+    def _frames_url(self, item_id: str, fps: float, max_frames: int, max_pixels: int) -> str:
+        asked = urlencode({"fps": f"{fps:g}", "max_frames": max_frames, "max_pixels": max_pixels})
+        return f"{self._item_url(item_id)}/frames?{asked}"
+
+    def _item_url(self, item_id: str) -> str:
         name = quote(item_id, safe="")
         if not name.strip("."):  # "." and ".." would climb the path instead of naming an item
             name = name.replace(".", "%2E")
         if not name:
             raise MediaError("An item without an id has no image.")
-        return f"{self.base_url}/items/{name}/image"
+        return f"{self.base_url}/items/{name}"
+
+    def _frames(self, content: bytes, item_id: str, max_frames: int) -> list[Frame]:
+        """Check and convert a frames answer. Raises MediaError where there is no frame in it that can be used."""
+        try:
+            answer = _FramesAnswer.model_validate(json.loads(content))
+            found = [Frame(one.t, base64.b64decode(one.image, validate=True)) for one in answer.frames]
+        except (ValueError, RecursionError) as error:
+            raise MediaError(
+                f"{item_id}: {self.base_url} answered with something that is no list of frames."
+            ) from error
+        frames = sorted((one for one in found if math.isfinite(one.seconds)), key=lambda one: one.seconds)
+        if not frames:
+            raise MediaError(f"{item_id}: the clip has no frames.")
+        return frames[:max_frames]
 
     def _hits(self, content: bytes, queries: int, top_k: int) -> list[list[Hit]]:
         """Check and convert a search answer. A damaged entry is left out; an answer of nothing else is an error."""
@@ -246,6 +290,12 @@ class HttpRetriever(_Http):
         self._image_type(response, item_id)
         return content
 
+    def frames(self, item_id: str, fps: float = 1.0, max_frames: int = 32, max_pixels: int = MAX_PIXELS) -> list[Frame]:
+        """Frames of a clip, spread evenly over it; JPEGs of at most ``max_pixels``."""
+        url = self._frames_url(item_id, fps, max_frames, max_pixels)
+        _, content = self._ask("GET", url, self.settings.max_image_bytes, item_id=item_id)
+        return self._frames(content, item_id, max_frames)
+
     def _ask(
         self, method: str, url: str, limit: int, item_id: str | None = None, json: Any = None
     ) -> tuple[httpx.Response, bytes]:
@@ -304,6 +354,14 @@ class AsyncHttpRetriever(_Http):
         response, content = await self._ask("GET", url, self.settings.max_image_bytes, item_id=item_id)
         self._image_type(response, item_id)
         return content
+
+    async def frames(
+        self, item_id: str, fps: float = 1.0, max_frames: int = 32, max_pixels: int = MAX_PIXELS
+    ) -> list[Frame]:
+        """As :meth:`HttpRetriever.frames`."""
+        url = self._frames_url(item_id, fps, max_frames, max_pixels)
+        _, content = await self._ask("GET", url, self.settings.max_image_bytes, item_id=item_id)
+        return self._frames(content, item_id, max_frames)
 
     async def _ask(
         self, method: str, url: str, limit: int, item_id: str | None = None, json: Any = None

@@ -19,7 +19,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import aclosing, closing
 
 from vrag.chat import AsyncChat, Chat, Piece
-from vrag.episode import Episode, EpisodeRun, Fetch, Generate, Generation, Outcome, Reply, Request, Retrieve
+from vrag.episode import (
+    Episode,
+    EpisodeRun,
+    Fetch,
+    FetchFrames,
+    Generate,
+    Generation,
+    Outcome,
+    Reply,
+    Request,
+    Retrieve,
+)
 from vrag.errors import VragError
 from vrag.events import Answered, Delta, Event, Failed, ViewShown
 from vrag.messages import well_formed
@@ -205,6 +216,8 @@ class Run(_Course, Iterator[Event]):
             return retriever.search([request.query], request.top_k)[0]
         if isinstance(request, Fetch):
             return retriever.image(request.item_id)
+        if isinstance(request, FetchFrames):
+            return retriever.frames(request.item_id, request.fps, request.max_frames, request.max_pixels)
         with closing(chat.stream(request)) as parts:
             for part in parts:
                 if isinstance(part, Generation):
@@ -263,6 +276,8 @@ class AsyncRun(_Course, AsyncIterator[Event]):
                             reply = (await retriever.search([item.query], item.top_k))[0]
                         elif isinstance(item, Fetch):
                             reply = await retriever.image(item.item_id)
+                        elif isinstance(item, FetchFrames):
+                            reply = await retriever.frames(item.item_id, item.fps, item.max_frames, item.max_pixels)
                         else:
                             async with aclosing(chat.stream(item)) as parts:
                                 async for part in parts:
