@@ -34,6 +34,7 @@ from vrag import __version__
 from vrag.episode import Fetch, FetchFrames, Frame, Generate, Generation, Outcome, Reply, Request, Retrieve
 from vrag.errors import RecordError
 from vrag.events import AnyEvent, Citation, Delta, EndReason, Event, ViewRef
+from vrag.items import Hit
 from vrag.messages import Message, Role, well_formed
 
 log = logging.getLogger(__name__)
