@@ -166,6 +166,8 @@ def _engine() -> Any:
             "Global.use_cls": False,
             "Det.limit_type": "max",
             "Det.limit_side_len": DETECTION_SIDE,
+            # One line at a time: a batch is padded to its longest line, which costs more than it saves.
+            "Rec.rec_batch_num": 1,
             "EngineConfig.onnxruntime.intra_op_num_threads": threads,
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
         }

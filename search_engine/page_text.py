@@ -25,9 +25,11 @@ Reader = Callable[[Image.Image], tuple[Line, ...]]
 
 #: Share of the page covered with writing-like patterns outside the layer, from which on it is read by OCR as well.
 OUTSIDE_SHARE = 0.01
-#: Share of unreadable characters, or of unlikely words, from which on a layer is in doubt.
+#: Share of unreadable characters above which a layer is in doubt.
 UNREADABLE_SHARE = 0.05
-UNLIKELY_SHARE = 0.3
+#: Share of vowels below which Latin letters are in doubt, if there are some; in the languages of Europe it is 0.35 to 0.5.
+VOWEL_SHARE = 0.25
+FEWEST_LETTERS = 40
 #: A layer in doubt is kept when this share of its words is in what OCR reads.
 AGREEMENT = 0.5
 
@@ -68,9 +70,8 @@ def doubt(layer: Sequence[Line]) -> bool:
     unreadable = sum(c == "\ufffd" or "\ue000" <= c <= "\uf8ff" for c in text)
     if unreadable > UNREADABLE_SHARE * len(text):
         return True
-    words = [word for line in layer for word in _LATIN_WORD.findall(line.text.lower())]
-    unlikely = sum(not _VOWEL.search(word) for word in words)
-    return len(words) >= 10 and unlikely > UNLIKELY_SHARE * len(words)
+    letters = "".join(word for line in layer for word in _LATIN_WORD.findall(line.text.lower()))
+    return len(letters) >= FEWEST_LETTERS and len(_VOWEL.findall(letters)) < VOWEL_SHARE * len(letters)
 
 
 def preferred(layer: tuple[Line, ...], found: tuple[Line, ...]) -> PageText:
@@ -78,7 +79,7 @@ def preferred(layer: tuple[Line, ...], found: tuple[Line, ...]) -> PageText:
     said, read = _words(layer), _words(found)
     confirmed = sum(word in read for word in said) >= AGREEMENT * len(said)
     foreign = _UNREAD_SCRIPT.search("".join(said)) is not None
-    if not read or (not doubt(layer) and (confirmed or foreign)):
+    if not read or (said and (confirmed or foreign)):
         return PageText(layer, "layer")
     return PageText(found, "ocr")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ SCAN_SHARE = 0.6
 _WORD_FLAGS = pymupdf.TEXT_PRESERVE_WHITESPACE | pymupdf.TEXT_MEDIABOX_CLIP
 # Bits of a span's char_flags: its glyphs are filled, or stroked.
 _FILLED, _STROKED = 16, 32
+_OUT_OF_MEMORY = re.compile(r"\b[mc]alloc\b|out of memory|bad_alloc", re.IGNORECASE)
 #: x1, y1, x2, y2, text, number of the block, of the line in it, of the word in that.
 _Word = tuple[float, float, float, float, str, int, int, int]
 # PyMuPDF carries no types.
@@ -60,7 +62,7 @@ def open_pdf(path: Path, max_pages: int) -> Document:
     try:
         document = pymupdf.open(path, filetype="pdf")
     except Exception as error:  # MuPDF's errors have no common type that is part of its interface
-        raise MediaError(f"it is not a PDF, or is damaged beyond repair ({_reason(error)})") from error
+        raise _failure("it is not a PDF, or is damaged beyond repair", error) from error
     try:
         if not document.is_pdf:
             raise MediaError("it is not a PDF, whatever its name says")
@@ -81,7 +83,7 @@ def load_page(document: Document, number: int) -> Page:
     try:
         page = document.load_page(number - 1)
     except Exception as error:  # see open_pdf
-        raise MediaError(f"it cannot be read ({_reason(error)})") from error
+        raise _failure("it cannot be read", error) from error
     width, height = page.rect.width, page.rect.height
     if not (math.isfinite(width) and math.isfinite(height) and width > 0 and height > 0):
         raise MediaError("it has no area")
@@ -107,10 +109,8 @@ def render(page: Page, options: RenderOptions) -> Image.Image:
     try:
         pixmap = page.get_pixmap(matrix=(scale_x, 0, 0, scale_y, 0, 0), colorspace=pymupdf.csRGB, alpha=False)
         return Image.frombytes("RGB", (pixmap.width, pixmap.height), pixmap.samples)
-    except MemoryError:
-        raise
     except Exception as error:  # see open_pdf
-        raise MediaError(f"it cannot be rendered ({_reason(error)})") from error
+        raise _failure("it cannot be rendered", error) from error
 
 
 def layer_lines(page: Page, size: Size) -> tuple[Line, ...]:
@@ -120,10 +120,8 @@ def layer_lines(page: Page, size: Size) -> tuple[Line, ...]:
     """
     try:
         words: list[_Word] = page.get_text("words", flags=_WORD_FLAGS)
-    except MemoryError:
-        raise
     except Exception as error:  # see open_pdf
-        raise MediaError(f"its text layer cannot be read ({_reason(error)})") from error
+        raise _failure("its text layer cannot be read", error) from error
     # Words come in the coordinates of the page before its rotation, with the crop box's corner as origin.
     a, b, c, d, e, f = page.rotation_matrix
     scale_x, scale_y = size[0] / page.rect.width, size[1] / page.rect.height
@@ -198,6 +196,9 @@ def _clean(text: str) -> str:
     return "".join(c for c in text if (c.isprintable() and c != " ") or "\ue000" <= c <= "\uf8ff")
 
 
-def _reason(error: Exception) -> str:
-    text: Any = str(error).strip().splitlines()
-    return text[0][:200] if text else type(error).__name__
+def _failure(what: str, error: Exception) -> MemoryError | MediaError:
+    """The error to raise for one of MuPDF's, whose message begins with a code and may have several lines."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(first):
+        return MemoryError(first)
+    return MediaError(f"{what} ({first})")

@@ -144,7 +144,14 @@ def _read_pdf_page(page: object, number: int, source: SourceFile, desk: Desk) ->
 def _read_image(source: SourceFile, desk: Desk) -> _Read:
     options = desk.options
     data = _bytes(source.path, options.max_image_bytes)
-    image = decode_rgb(data, source.path.name, max_bytes=options.max_image_bytes, max_pixels=options.max_image_pixels)
+    try:
+        image = decode_rgb(
+            data, source.path.name, max_pixels=options.max_image_pixels, max_bytes=options.max_image_bytes
+        )
+    except MediaError as error:
+        if isinstance(error.__cause__, MemoryError):
+            raise error.__cause__ from None
+        raise
     text, problem = PageText(), ""
     if options.ocr:
         try:
