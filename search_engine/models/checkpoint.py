@@ -107,10 +107,10 @@ def image_statistics(
             raise ConfigError(
                 f"{where} is of another model: it cuts patches of {settings.get('patch_size')} pixels, config.json says {patch}."
             )
-        mean, std = settings["image_mean"], settings.get("image_std")
-        if not _three_numbers(mean) or not _three_numbers(std) or min(std) <= 0:
+        mean, std = _three_numbers(settings["image_mean"]), _three_numbers(settings.get("image_std"))
+        if mean is None or std is None or min(std) <= 0:
             raise ConfigError(f"{where}: image_mean and image_std have to be three numbers each.")
-        return tuple(mean), tuple(std)
+        return mean, std
     return fallback
 
 
@@ -123,7 +123,9 @@ def chat_template(checkpoint: Checkpoint) -> tuple[str, Path]:
         template = (checkpoint.json(filename) or {}).get("chat_template")
         if isinstance(template, str):
             return template, checkpoint.path / filename
-    raise ConfigError(f"{jinja} is missing (and neither chat_template.json nor tokenizer_config.json has the template).")
+    raise ConfigError(
+        f"{jinja} is missing (and neither chat_template.json nor tokenizer_config.json has the template)."
+    )
 
 
 def _located(name_or_path: str) -> tuple[Path, str]:
@@ -140,7 +142,9 @@ def _located(name_or_path: str) -> tuple[Path, str]:
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{name_or_path} is no directory, and asking the hub needs {error.name}: {_INSTALL}.") from error
+        raise ConfigError(
+            f"{name_or_path} is no directory, and asking the hub needs {error.name}: {_INSTALL}."
+        ) from error
     try:
         return Path(snapshot_download(name_or_path, allow_patterns=_WANTED)), name_or_path.rsplit("/", 1)[1]
     except Exception as error:  # Offline, unknown, gated, no space: the hub's own words say which.
@@ -179,7 +183,9 @@ def _check_weights(path: Path) -> None:
     found = next((path / name for name in _WEIGHTS if (path / name).is_file()), None)
     if found is None:
         if (path / "adapter_config.json").is_file():
-            raise ConfigError(f"{path / 'adapter_config.json'}: this is an adapter. Merge it into its base model and save that.")
+            raise ConfigError(
+                f"{path / 'adapter_config.json'}: this is an adapter. Merge it into its base model and save that."
+            )
         raise ConfigError(f"{path / _WEIGHTS[0]} is missing: the directory holds no weights.")
     if found.suffix != ".json":
         files = [found]
@@ -211,8 +217,10 @@ def _check_safetensors(file: Path) -> None:
         raise ConfigError(f"{file} is {size:,} bytes long and should be {8 + length + end:,}; download it again.")
 
 
-def _three_numbers(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(isinstance(x, int | float) for x in value)
+def _three_numbers(value: Any) -> tuple[float, ...] | None:
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(x, int | float) for x in value):
+        return tuple(float(x) for x in value)
+    return None
 
 
 def _first_line(error: Exception) -> str:

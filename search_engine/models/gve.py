@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from search_engine.models.checkpoint import Checkpoint
-from search_engine.models.vision import MERGE, Area, Sampling, Visual, plan_clip, plan_frames, plan_image
+from search_engine.models.resizing import Area
+from search_engine.models.vision import MERGE, Sampling, Visual, plan_clip, plan_frames, plan_image
 from search_engine.models.visual import Content, Part, Prepared, VisualEmbedder
 from vrag.errors import ConfigError
 
@@ -29,7 +30,8 @@ class GVE(VisualEmbedder):
 
     ``image_tokens``, ``frame_tokens``: least and most visual tokens of a picture and of one frame of a clip (28 x 28 pixels each).
     ``fps``, ``min_frames``, ``max_frames``: how a clip is sampled; the published numbers ask for at least 32 frames and at most
-    8, and the most wins, so that every clip of 8 frames or more is seen in 8. ``query_instruction`` replaces the system message.
+    8, and the most wins, so that every clip of 8 frames or more is seen in 8. A clip handed over as frames was sampled by whoever
+    did so: all of them are seen, thinned out evenly beyond ``list_frames``. ``query_instruction`` replaces the system message.
     """
 
     STATISTICS = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
@@ -44,6 +46,7 @@ class GVE(VisualEmbedder):
         fps: float = 1.0,
         min_frames: int = 32,
         max_frames: int = 8,
+        list_frames: int = 64,
         max_length: int = 8192,
         **options: Any,
     ) -> None:
@@ -62,6 +65,7 @@ class GVE(VisualEmbedder):
         )
         self._frame_area = Area(frame_tokens[0] * pixels, frame_tokens[1] * pixels)
         self._sampling = Sampling(fps, min_frames, max_frames)
+        self._list_frames = list_frames
 
     def _settings(self) -> dict[str, object]:
         limits, frames, sampling = self._image_areas[1], self._frame_area, self._sampling
@@ -70,7 +74,7 @@ class GVE(VisualEmbedder):
             "end": END,
             "positions": "1d" if self.flat_positions else "mrope",
             "image": f"{limits.least}-{limits.most}",
-            "video": f"{sampling.fps}fps/{sampling.least}-{sampling.most}x{frames.least}-{frames.most}",
+            "video": f"{sampling.fps}fps/{sampling.least}-{sampling.most}x{frames.least}-{frames.most}/{self._list_frames}",
             "length": self.max_length + 1,
         }
 
@@ -88,7 +92,7 @@ class GVE(VisualEmbedder):
         if isinstance(video, Sequence) and not isinstance(video, str | bytes):
             double = (self.patch * MERGE * 2) ** 2
             first = Area(4 * double, max(4 * double, self._frame_area.most))
-            return plan_frames(video, self.patch, first, self._sampling.most, lambda count: self._frame_area)
+            return plan_frames(video, self.patch, first, self._list_frames, lambda count: self._frame_area)
         return plan_clip(video, self.patch, self._sampling, lambda count: self._frame_area)
 
     def _finish(self, ids: list[int]) -> list[int]:

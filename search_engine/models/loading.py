@@ -57,8 +57,15 @@ def resolve_devices(devices: str | tuple[str, ...] | list[str] | None) -> tuple[
     return resolved
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, attention: str | None = None) -> Any:
-    """The whole causal model (its ``.model`` is what embeds), in evaluation mode on ``device``.
+def load_model(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    attention: str | None = None,
+    head: bool = False,
+) -> Any:
+    """The whole causal model (its ``.model`` is what embeds), in evaluation mode on ``device``; ``head``: its head must be there.
 
     Raises ConfigError when a weight is missing or of another shape.
     """
@@ -68,7 +75,9 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device,
     classes = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen3_vl": "Qwen3VLForConditionalGeneration"}
     model_class = getattr(transformers, classes[kind], None)
     if model_class is None:
-        raise ConfigError(f"{checkpoint.name} needs transformers 4.57 or newer; {transformers.__version__} is installed.")
+        raise ConfigError(
+            f"{checkpoint.name} needs transformers 4.57 or newer; {transformers.__version__} is installed."
+        )
     settings = copy.deepcopy(checkpoint.config)
     if int(transformers.__version__.split(".")[0]) < 5:
         _older_layout(settings)
@@ -84,7 +93,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device,
         )
     except Exception as error:  # Shape mismatches, damaged tensors, no memory: the library's words say which.
         raise ConfigError(f"The weights in {checkpoint.path} do not fit {where}: {error}") from error
-    missing = sorted(key for key in report["missing_keys"] if not key.endswith(_OPTIONAL))
+    missing = sorted(key for key in report["missing_keys"] if head or not key.endswith(_OPTIONAL))
     odd = sorted(str(key) for key in report.get("mismatched_keys") or ())
     if missing or odd:
         files = ", ".join(file.name for file in sorted(checkpoint.path.glob("*.safetensors"))) or "pytorch_model.bin"
@@ -139,8 +148,10 @@ def load_prompt_format(checkpoint: Checkpoint, max_length: int) -> PromptFormat:
     """Raises ConfigError, naming the file, when tokenizer or template are missing or belong to another model."""
     tokenizer, source = _tokenizer(checkpoint)
     config = checkpoint.config
-    tokens = {key: tokenizer.id_to_token(config.get(key, -1)) if isinstance(config.get(key), int) else None
-              for key in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")}
+    tokens = {
+        key: tokenizer.id_to_token(config.get(key, -1)) if isinstance(config.get(key), int) else None
+        for key in ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    }
     rows = config.get("vocab_size") or (config.get("text_config") or {}).get("vocab_size") or 0
     if not all(tokens.values()) or tokenizer.get_vocab_size() > rows:
         raise ConfigError(
@@ -177,7 +188,9 @@ def _tokenizer(checkpoint: Checkpoint) -> tuple[Tokenizer, Path]:
         else:
             source = checkpoint.path / "vocab.json"
             if not source.is_file():
-                raise ConfigError(f"{checkpoint.path / 'tokenizer.json'} is missing (and vocab.json with merges.txt is, too).")
+                raise ConfigError(
+                    f"{checkpoint.path / 'tokenizer.json'} is missing (and vocab.json with merges.txt is, too)."
+                )
             from transformers import AutoTokenizer
 
             tokenizer = Tokenizer.from_str(AutoTokenizer.from_pretrained(checkpoint.path).backend_tokenizer.to_str())

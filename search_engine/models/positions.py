@@ -40,7 +40,7 @@ class Run:
 
 def flat(tokens: int) -> Positions:
     """Every token one further than the one before, pictures included."""
-    return np.broadcast_to(np.arange(tokens), (3, tokens)).copy()
+    return np.tile(np.arange(tokens, dtype=np.int64), (3, 1))
 
 
 def multimodal(tokens: int, runs: Sequence[Run]) -> Positions:

@@ -8,17 +8,16 @@ search engine does.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from search_engine.models.checkpoint import Checkpoint
-from search_engine.models.vision import MERGE, PAIR, Area, Sampling, Visual, plan_clip, plan_frames, plan_image
+from search_engine.models.instructions import DOCUMENT_INSTRUCTION, QUERY_INSTRUCTION, punctuated
+from search_engine.models.resizing import Area
+from search_engine.models.vision import MERGE, PAIR, Sampling, Visual, plan_clip, plan_frames, plan_image
 from search_engine.models.visual import Content, Part, Prepared, TooLong, VisualEmbedder
 
-DOCUMENT_INSTRUCTION = "Represent the user's input."
-QUERY_INSTRUCTION = "Retrieve images or text relevant to the user's query."
 #: The context for which the authors' tools leave room when they size the frames of a clip, in visual tokens.
 _CONTEXT = 128_000 * 0.9
 
@@ -64,7 +63,9 @@ class Qwen3Vision:
             double = self.pixels * 4
             first = Area(4 * double, 16_384 * double)
             total = self.list_tokens
-            return plan_frames(video, self.patch, first, self.sampling.most, lambda n: self._frame(total, n, most_tokens))
+            return plan_frames(
+                video, self.patch, first, self.sampling.most, lambda n: self._frame(total, n, most_tokens)
+            )
         return plan_clip(video, self.patch, self.sampling, lambda n: self._frame(_CONTEXT, n, most_tokens))
 
     def _frame(self, total: float, count: int, most_tokens: int | None) -> Area:
@@ -99,9 +100,7 @@ class Qwen3VLEmbedding(VisualEmbedder):
     ) -> None:
         super().__init__(checkpoint, max_length=max_length, query_instruction=query_instruction, **options)
         self.document_instruction = document_instruction
-        self.vision = Qwen3Vision(
-            self.patch, image_tokens, frame_tokens, list_tokens, fps, min_frames, max_frames
-        )
+        self.vision = Qwen3Vision(self.patch, image_tokens, frame_tokens, list_tokens, fps, min_frames, max_frames)
 
     def _settings(self) -> dict[str, object]:
         return {
@@ -120,7 +119,9 @@ class Qwen3VLEmbedding(VisualEmbedder):
         # A long clip of large frames: the published code fails on it; here its frames get as many tokens as there is room for.
         bare = self._prepare(replace(content, video=None), None)
         clip = self.vision.clip(content.video)
-        captions = len(self.format.encode("".join(f"<{seconds:.1f} seconds>" for seconds in clip.times))) + 2 * clip.grid[0]
+        captions = (
+            len(self.format.encode("".join(f"<{seconds:.1f} seconds>" for seconds in clip.times))) + 2 * clip.grid[0]
+        )
         room = self.max_length - min(len(bare.ids) + captions, self.max_length // 2)
         return self._prepare(content, max(1, room // clip.grid[0]))
 
@@ -133,11 +134,3 @@ class Qwen3VLEmbedding(VisualEmbedder):
         if content.text or not parts:
             parts.append(Part(content.text or "NULL"))
         return self.assemble(punctuated(content.instruction) or self.document_instruction, parts)
-
-
-def punctuated(instruction: str | None) -> str:
-    """An instruction without blanks around it, ending in punctuation; empty for none."""
-    instruction = (instruction or "").strip()
-    if instruction and not unicodedata.category(instruction[-1]).startswith("P"):
-        instruction += "."
-    return instruction

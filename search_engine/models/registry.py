@@ -12,7 +12,8 @@ TEXT_PAGE = "text_page"
 def load_model(name_or_path: str, **options: Any) -> Embedder:
     """The embedder called ``name_or_path``.
 
-    ``"text_page"`` is the embedded default (no weights, no torch). Anything else is a checkpoint: a directory, or a name on the
+    ``"text_page"`` is the embedded default (no weights, no torch). An address (``http://…``) is an embeddings server, see
+    :mod:`search_engine.models.remote`. Anything else is a checkpoint: a directory, or a name on the
     Hugging Face hub; which model it is follows from its configuration, never from how it is called (see
     :mod:`search_engine.models.checkpoint`). ``options`` are handed to the model's constructor.
 
@@ -23,6 +24,10 @@ def load_model(name_or_path: str, **options: Any) -> Embedder:
         from search_engine.models.text_page import TextPage
 
         return TextPage(**options)
+    if name_or_path.startswith(("http://", "https://")):
+        from search_engine.models.remote import RemoteEmbedder
+
+        return RemoteEmbedder(name_or_path, **options)
     from search_engine.models.checkpoint import load_checkpoint
 
     return load_checkpoint(name_or_path, **options)

@@ -7,43 +7,23 @@ are decoded when its batch is due.
 
 from __future__ import annotations
 
-import io
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from search_engine.models.resizing import Area, ImageSource, open_image, rgb_at, smart_resize
 from search_engine.video import VideoInfo, probe, read_frames
 from vrag.errors import MediaError
-
-ImageSource = Path | str | bytes | Image.Image
-"""A picture: the path of its file, its encoded bytes, or decoded."""
 
 #: Patches are merged two by two, and frames are taken in pairs: 2 x 2 patches of 2 frames make one visual token.
 MERGE = 2
 PAIR = 2
-MAX_ASPECT = 200
-#: What Pillow itself regards as a decompression bomb.
-MAX_IMAGE_PIXELS = 2**31 // 12
-
-
-@dataclass(frozen=True, slots=True)
-class Area:
-    """The least and the most pixels that a picture is resized to."""
-
-    least: int
-    most: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.least <= self.most:
-            raise ValueError(f"pixel limits have to be positive and in order, got {self.least} to {self.most}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,53 +64,6 @@ class Visual:
         return self.grid[1] * self.grid[2] // MERGE**2
 
 
-def smart_resize(width: int, height: int, factor: int, area: Area) -> tuple[int, int]:
-    """The (width, height) nearest in shape whose sides are multiples of ``factor`` and whose area lies within ``area``.
-
-    Raises MediaError for a picture more than 200 times as long as wide.
-    """
-    if max(width, height) / min(width, height) > MAX_ASPECT:
-        raise MediaError(f"a picture of {width} x {height} pixels is too narrow; its sides may differ {MAX_ASPECT}-fold.")
-    new_height = max(factor, round(height / factor) * factor)
-    new_width = max(factor, round(width / factor) * factor)
-    if new_height * new_width > area.most:
-        shrink = math.sqrt(height * width / area.most)
-        new_height = max(factor, math.floor(height / shrink / factor) * factor)
-        new_width = max(factor, math.floor(width / shrink / factor) * factor)
-    elif new_height * new_width < area.least:
-        grow = math.sqrt(area.least / (height * width))
-        new_height = math.ceil(height * grow / factor) * factor
-        new_width = math.ceil(width * grow / factor) * factor
-    return new_width, new_height
-
-
-def open_image(source: ImageSource) -> Image.Image:
-    """Open a picture; only its header is read. Raises MediaError for what is no picture or too large to decode."""
-    if isinstance(source, Image.Image):
-        return source
-    try:
-        image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else os.fspath(source))
-    except Image.DecompressionBombError as error:
-        raise MediaError(f"{_name(source)} has more pixels than are decoded here.") from error
-    except (OSError, ValueError, SyntaxError) as error:
-        raise MediaError(f"{_name(source)} cannot be opened as a picture: {error}") from error
-    if image.width * image.height > MAX_IMAGE_PIXELS:
-        raise MediaError(f"{_name(source)} has {image.width} x {image.height} pixels, more than are decoded here.")
-    return image
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    """RGB, what is transparent in an RGBA picture on white. Every other mode is converted as Pillow does it.
-
-    EXIF rotation is not applied, as it was not when the models were trained: hand over upright pictures.
-    """
-    if image.mode != "RGBA":
-        return image.convert("RGB")
-    canvas = Image.new("RGB", image.size, (255, 255, 255))
-    canvas.paste(image, mask=image.getchannel("A"))
-    return canvas
-
-
 def plan_image(source: ImageSource, patch: int, areas: Sequence[Area]) -> Visual:
     """A still picture, resized to each of ``areas`` in turn (GVE resizes twice). It fills both frames of its pair."""
     factor = patch * MERGE
@@ -144,7 +77,7 @@ def plan_image(source: ImageSource, patch: int, areas: Sequence[Area]) -> Visual
         opened.close()
 
     def load() -> torch.Tensor:
-        return patchify(_pixels(_resized(source, sizes))[None], patch)
+        return patchify(_pixels(rgb_at(source, sizes))[None], patch)
 
     return Visual((1, size[1] // patch, size[0] // patch), load)
 
@@ -194,7 +127,7 @@ def plan_frames(
     size = smart_resize(*still, factor, area_of(count))
 
     def load() -> torch.Tensor:
-        frames = [_resize_frame(_pixels(_resized(source, [still])), size) for source in sources]
+        frames = [_resize_frame(_pixels(rgb_at(source, [still])), size) for source in sources]
         return patchify(torch.stack(frames + frames[-1:] * (count - len(frames))), patch)
 
     rate = 2.0
@@ -242,21 +175,6 @@ def _pair_times(times: Sequence[float]) -> tuple[float, ...]:
     return tuple((times[i] + times[i + 1]) / 2 for i in range(0, len(times), PAIR))
 
 
-def _resized(source: ImageSource, sizes: Iterable[tuple[int, int]]) -> Image.Image:
-    opened = open_image(source)
-    try:
-        image = to_rgb(opened)
-    except Exception as error:  # Pillow's decoders raise almost anything on damaged data.
-        raise MediaError(f"{_name(source)} cannot be decoded: {error}") from error
-    finally:
-        if opened is not source:
-            opened.close()
-    for size in sizes:
-        if size != image.size:
-            image = image.resize(size, Image.Resampling.BICUBIC)
-    return image
-
-
 def _pixels(image: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
 
@@ -267,7 +185,3 @@ def _resize_frame(frame: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         return frame
     resized = F.interpolate(frame[None].float(), size=size[::-1], mode="bicubic", antialias=True)
     return resized[0].clamp(0, 255).round().to(torch.uint8)
-
-
-def _name(source: Any) -> str:
-    return "the picture" if isinstance(source, bytes | Image.Image) else Path(source).name

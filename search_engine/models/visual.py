@@ -30,7 +30,8 @@ from search_engine.models.loading import (
     weights_digest,
 )
 from search_engine.models.positions import Positions, Run, flat, multimodal
-from search_engine.models.vision import MERGE, PAIR, ImageSource, Visual, normalised, plan_batches
+from search_engine.models.resizing import ImageSource
+from search_engine.models.vision import MERGE, PAIR, Visual, normalised, plan_batches
 from vrag.errors import ConfigError, MediaError
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,8 @@ class VisualEncoder:
     STATISTICS: tuple[tuple[float, ...], tuple[float, ...]] = ((0.5,) * 3, (0.5,) * 3)
     #: Whether the pairs of frames of a clip stand apart in the prompt, each after its time.
     TIMED_PAIRS = False
+    #: Whether the head of the language model is used, and so has to be among the weights.
+    NEEDS_HEAD = False
 
     def __init__(
         self,
@@ -132,7 +135,9 @@ class VisualEncoder:
         self.image_id, self.video_id = int(config["image_token_id"]), int(config["video_token_id"])
         self._replicas: list[_Replica] = []
         for device in resolve_devices(devices if devices is None or isinstance(devices, str) else tuple(devices)):
-            whole = load_model(checkpoint, resolve_dtype(dtype, device), device, attention)
+            whole = load_model(
+                checkpoint, resolve_dtype(dtype, device), device, attention=attention, head=self.NEEDS_HEAD
+            )
             if not self._replicas:
                 self.weights = weights_digest(whole.model)
                 self._adopt(whole)
@@ -232,7 +237,7 @@ class VisualEncoder:
         for index in range(count):
             try:
                 ready[index] = prepare(index)
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 - one bad input must not stop the others
                 failed[index] = _reason(error)
         order = list(ready)
         batches = [
@@ -292,9 +297,11 @@ class VisualEncoder:
         self._run(replica, batch[:middle], take, failed)
         self._run(replica, batch[middle:], take, failed)
 
-    @torch.inference_mode()
     def _forward(self, replica: _Replica, batch: Sequence[_Loaded]) -> torch.Tensor:
-        """``(n, hidden)`` float32: the state of every prompt's last token, after the final norm. Shorter ones are padded behind."""
+        """``(n, hidden)`` float32: the state of every prompt's last token, after the final norm. Shorter ones are padded behind.
+
+        Attention looks back only, so padding behind a prompt cannot reach it.
+        """
         device = replica.device
         lengths = [len(loaded.prepared.ids) for loaded in batch]
         ids = torch.zeros((len(batch), max(lengths)), dtype=torch.long)
@@ -317,7 +324,8 @@ class VisualEncoder:
         for key in ("pixel_values", "pixel_values_videos"):
             if key in inputs:
                 inputs[key] = normalised(inputs[key], self.mean, self.std)
-        hidden = replica.model(**inputs, use_cache=False).last_hidden_state
+        with torch.inference_mode():
+            hidden = replica.model(**inputs, use_cache=False).last_hidden_state
         last = torch.tensor(lengths, device=hidden.device) - 1
         return hidden[torch.arange(len(batch), device=hidden.device), last].float()
 
@@ -341,7 +349,9 @@ class VisualEmbedder(VisualEncoder):
         **options: Any,
     ) -> None:
         if dimension is not None and not 1 <= dimension <= checkpoint.dimension:
-            raise ConfigError(f"{checkpoint.name} has {checkpoint.dimension} dimensions; {dimension} cannot be kept of them.")
+            raise ConfigError(
+                f"{checkpoint.name} has {checkpoint.dimension} dimensions; {dimension} cannot be kept of them."
+            )
         self._dimension = dimension or checkpoint.dimension
         self.query_instruction = query_instruction
         self.text_with_media = text_with_media
@@ -430,7 +440,7 @@ class _Ahead:
         for index, future in batch:
             try:
                 loaded.append(future.result())
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 - one bad picture must not stop the others
                 self._failed[index] = _reason(error)
         return loaded
 

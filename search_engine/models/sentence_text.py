@@ -1,0 +1,118 @@
+"""Any text model of the sentence-transformers library, such as BAAI/bge-m3, over the text of pages and passages.
+
+It reads what the page says, never how it looks. A model may know no Chinese, or no English; the search engine therefore fuses
+its ranking with the lexical one by script (see :func:`reads_script`), so that it cannot push away what words alone would find.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from search_engine.models.base import Document, Embedded, Query, Vectors
+from search_engine.models.checkpoint import Checkpoint
+from vrag.errors import ConfigError, MediaError
+
+log = logging.getLogger(__name__)
+
+
+class SentenceText:
+    """:class:`search_engine.models.base.Embedder` over ``Document.text``; pictures and clips are not looked at.
+
+    ``query_prompt``, ``document_prompt``: the name of a prompt of the checkpoint, or text put in front; by default the checkpoint's
+    own ``query`` and ``document`` prompts where it has them. ``dimension``: keep the first so many numbers (Matryoshka).
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        device: str | None = None,
+        dimension: int | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ModuleNotFoundError as error:
+            raise ConfigError(f'{checkpoint.name} needs {error.name}: pip install "vrag[sentence]".') from error
+        try:
+            self._model: Any = SentenceTransformer(str(checkpoint.path), device=device)
+        except Exception as error:  # Missing modules, foreign weights: the library's words name the file.
+            raise ConfigError(
+                f"{checkpoint.path} cannot be loaded as a sentence-transformers model: {error}"
+            ) from error
+        self.checkpoint = checkpoint
+        full = int(self._model.get_sentence_embedding_dimension())
+        if dimension is not None and not 1 <= dimension <= full:
+            raise ConfigError(f"{checkpoint.name} has {full} dimensions; {dimension} cannot be kept of them.")
+        self._dimension = dimension or full
+        prompts = dict(getattr(self._model, "prompts", None) or {})
+        self._query_prompt = prompts.get(query_prompt or "query", query_prompt or "")
+        self._document_prompt = prompts.get(document_prompt or "document", document_prompt or "")
+        self._batch_size = batch_size
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def fingerprint(self) -> str:
+        prompt = hashlib.sha256(self._document_prompt.encode()).hexdigest()[:8] if self._document_prompt else "none"
+        weights = hashlib.sha256(self._encode(["fingerprint"], "").astype(np.float16).tobytes()).hexdigest()[:12]
+        return f"sentence_text:prompt={prompt},length={self._model.max_seq_length},probe={weights}"
+
+    def embed_documents(self, documents: Sequence[Document]) -> Embedded:
+        """A document without text fails with its reason."""
+        vectors = np.zeros((len(documents), self._dimension), dtype=np.float32)
+        failed = {
+            row: "the page has no text, and this model reads nothing else."
+            for row, document in enumerate(documents)
+            if not (document.text or "").strip()
+        }
+        rows = [row for row in range(len(documents)) if row not in failed]
+        if rows:
+            vectors[rows] = self._encode([documents[row].text or "" for row in rows], self._document_prompt)
+        return Embedded(vectors, failed)
+
+    def embed_queries(self, queries: Sequence[Query]) -> Vectors:
+        """Raises MediaError for a query that is a picture only."""
+        for number, query in enumerate(queries, 1):
+            if query.image is not None and not query.text:
+                raise MediaError(
+                    f"Query {number} is a picture; {self.name} reads text. Search by picture needs a visual model."
+                )
+        if not queries:
+            return np.zeros((0, self._dimension), dtype=np.float32)
+        return self._encode([query.text or "" for query in queries], self._query_prompt)
+
+    def reads_script(self, text: str) -> bool:
+        """Whether the model's vocabulary covers ``text``: fewer than a third of its words come out as unknown.
+
+        A model that cannot read a query gives a vector all the same, and its ranking is noise.
+        """
+        tokenizer = self._model.tokenizer
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return not ids or unknown is None or sum(token == unknown for token in ids) * 3 < len(ids)
+
+    def _encode(self, texts: list[str], prompt: str) -> Vectors:
+        vectors = self._model.encode(
+            [prompt + text for text in texts],
+            batch_size=self._batch_size,
+            convert_to_numpy=True,
+            show_progress_bar=False,
+        )
+        kept = np.asarray(vectors, dtype=np.float32)[:, : self._dimension]
+        norms = np.linalg.norm(kept, axis=1, keepdims=True)
+        scaled: Vectors = kept / np.maximum(norms, 1e-12)
+        return scaled
