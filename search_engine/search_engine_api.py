@@ -15,8 +15,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 if not __package__:
-    # Run as a script: the folder of the script comes first on the path, and a module in it has the name of the package.
-    sys.path[0] = str(ROOT)
+    # Run as a script: the script's folder comes first on the path, and a module in it has the name of the package.
+    sys.path[:] = [
+        str(ROOT),
+        *(path for path in sys.path if os.path.realpath(path) != str(Path(__file__).resolve().parent)),
+    ]
 
 #: The embedding model that the indexes were built with.
 model_path = "text_page"

@@ -170,36 +170,38 @@ class Batcher(Generic[Key, In, Out]):
         return max(1, min(60, round(seconds)))
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         size, ended, pause = 0, 0.0, 0.0
         while True:
             await self._until(1)
             if size > 1:  # the callers of the last batch are about to come back
                 await self._until(size, ended + pause - time.monotonic())
-            if not self._waiting.size:
-                continue
-            key, batch = self._waiting.take(self._max_batch)
-            size, started = len(batch), time.monotonic()
-            inputs = list(dict.fromkeys(call.inputs[position] for call, position in batch))
-            if self._observe:
-                self._observe(size)
-            running = loop.run_in_executor(self._thread, self._attempt, key, inputs)
-            try:
-                outcome = await running
-            except asyncio.CancelledError:
-                for call, _ in batch:
-                    call.fail(Stopped())
-                raise
-            for call, position in batch:
-                output = outcome[call.inputs[position]]
-                if isinstance(output, _Failed):
-                    call.fail(output.error)
-                else:
-                    call.put(position, output)
-            ended = time.monotonic()
-            # Half of a run is what a pause may cost at most, and it never exceeds the limit.
-            pause = min(self._max_pause, (ended - started) / 2)
-            self._rate = size / max(ended - started, 1e-6)
+            if self._waiting.size:
+                started = time.monotonic()
+                size = await self._run_one_batch()
+                ended = time.monotonic()
+                # Half of a run is what a pause may cost at most, and it never exceeds the limit.
+                pause = min(self._max_pause, (ended - started) / 2)
+                self._rate = size / max(ended - started, 1e-6)
+
+    async def _run_one_batch(self) -> int:
+        """The number of inputs that were run. (A method of its own: nothing of the batch outlives it, the key least.)"""
+        key, batch = self._waiting.take(self._max_batch)
+        inputs = list(dict.fromkeys(call.inputs[position] for call, position in batch))
+        if self._observe:
+            self._observe(len(batch))
+        try:
+            outcome = await asyncio.get_running_loop().run_in_executor(self._thread, self._attempt, key, inputs)
+        except asyncio.CancelledError:
+            for call, _ in batch:
+                call.fail(Stopped())
+            raise
+        for call, position in batch:
+            output = outcome[call.inputs[position]]
+            if isinstance(output, _Failed):
+                call.fail(output.error)
+            else:
+                call.put(position, output)
+        return len(batch)
 
     async def _until(self, waiting: int, timeout: float | None = None) -> None:
         """Return once ``waiting`` inputs wait or ``timeout`` seconds have passed."""
@@ -222,9 +224,7 @@ class Batcher(Generic[Key, In, Out]):
         except Exception as error:
             if len(inputs) == 1:
                 return {inputs[0]: _Failed(error)}
-            log.warning(
-                "A batch of %d failed (%s: %s); running them one by one", len(inputs), type(error).__name__, error
-            )
+            log.info("A batch of %d failed (%s: %s); running it one by one", len(inputs), type(error).__name__, error)
         outcome: dict[In, Out | _Failed] = {}
         for one in inputs:
             outcome.update(self._attempt(key, [one]))

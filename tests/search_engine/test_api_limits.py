@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import json
 import math
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -522,3 +524,25 @@ async def reload(port: int) -> None:
 
     status, answer = await raw_post(port, "/admin/reload", {})
     assert (status, answer["index"]["items"]) == (200, 0)
+
+
+def test_a_swapped_out_engine_is_let_go_without_another_search(index):
+    opened: list[weakref.ref[SearchEngine]] = []
+
+    def open_engine(_: object) -> SearchEngine:
+        engine = SearchEngine()
+        engine.load_index(index)
+        opened.append(weakref.ref(engine))
+        return engine
+
+    with running(create_app(settings_for(index), open_engine=open_engine)) as server:
+        assert server.client.post("/search", json={"queries": ["wind"]}).status_code == 200
+        assert server.client.get("/items/energy_1/image").status_code == 200
+        assert server.client.post("/admin/reload").status_code == 200
+
+        def freed() -> bool:
+            gc.collect()
+            return opened[0]() is None
+
+        wait_for(freed)
+        assert opened[1]() is not None
