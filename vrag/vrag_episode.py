@@ -12,7 +12,7 @@ event when the model or the retriever is not there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar, cast
@@ -32,20 +32,13 @@ from vrag.events import (
     SearchResults,
     SearchStarted,
     Thought,
-    Usage,
     ViewShown,
 )
 from vrag.geometry import CROP_PADDING, MAX_PIXELS, MIN_PIXELS, Box
 from vrag.items import Hit, Item
-from vrag.messages import Message, message, views_of
+from vrag.messages import message
 from vrag.pages import PageImage, View, open_page, padded_on_page, region_on_page, view_of
-
-#: A longer passage, or a longer reply in the context of the next turn, is cut.
-MAX_PASSAGE_CHARS = 8_000
-MAX_REPLY_CHARS = 16_000
-#: For a budget of tokens at an endpoint that does not report them: a visual token of 28 x 28 pixels, and text.
-_PIXELS_PER_TOKEN = 28 * 28
-_CHARS_PER_TOKEN = 4
+from vrag.turns import MAX_PASSAGE_CHARS, Meter, kept_reply, said
 
 _T = TypeVar("_T")
 _Step = Generator["Request | Event", Reply, _T]
@@ -139,14 +132,10 @@ class VragEpisode:
         self._shown: list[str] = []
         self._evidence: list[_Shown] = []
         self._last: tuple[PageImage, View] | None = None
-        self._step = 0
-        self._tokens = 0
-        self._started: float | None = None
+        self._meter = Meter(self.options.max_seconds, self.options.max_tokens, self.options.clock)
 
     def run(self) -> EpisodeRun:
-        if self._started is not None:
-            raise RuntimeError("an episode can be run once")
-        self._started = self.options.clock()
+        self._meter.start()
         try:
             return (yield from self._loop())
         except VragError as error:
@@ -157,7 +146,7 @@ class VragEpisode:
     def _loop(self) -> _Step[Outcome]:
         observation = _Observation()
         for _ in range(self.options.max_steps):
-            if self._spent():
+            if self._meter.spent():
                 break
             self._observe(observation)
             action = yield from self._read((yield from self._generate("act")))
@@ -169,63 +158,47 @@ class VragEpisode:
     def _conclude(self, observation: _Observation) -> _Step[Outcome]:
         """No action is left: ask for the answer, then, within the budgets, for plain text over the same context."""
         texts = self.options.prompts
-        spent = self._spent()
+        spent = self._meter.spent()
         self._observe(_Observation(observation.shown, texts.answer_now))
         reply = yield from self._generate("answer_now")
         action = yield from self._read(reply)
         if isinstance(action, Answer):
             return (yield from self._finish(action.text, spent or "forced_answer"))
-        spent = spent or self._spent()
+        spent = spent or self._meter.spent()
         if spent:
-            answer = plain_text(_text(reply))
+            answer = plain_text(said(reply))
         else:
             self._observe(_Observation(hint=prompts.fill(texts.fallback, question=self.question)))
-            answer = plain_text(_text((yield from self._generate("fallback"))))
+            answer = plain_text(said((yield from self._generate("fallback"))))
         if answer:
             return (yield from self._finish(answer, spent or "fallback"))
-        text = {
-            "time": f"There was no answer within {self.options.max_seconds} seconds; allow more time.",
-            "tokens": f"There was no answer within {self.options.max_tokens} tokens; allow more tokens.",
-        }.get(spent or "", f"The model gave no answer in {self._step} turns, not even when it was asked to.")
-        return (yield from self._fail(text, spent or "no_answer"))
+        return (yield from self._fail(self._meter.no_answer(spent), spent or "no_answer"))
 
     def _finish(self, answer: str, reason: EndReason) -> _Step[Outcome]:
         citations = self._citations()
-        yield Answered(step=self._step, text=answer, reason=reason, citations=citations)
-        return Outcome(answer, reason, self._step, citations, tuple(self._shown))
+        yield Answered(step=self._meter.step, text=answer, reason=reason, citations=citations)
+        return Outcome(answer, reason, self._meter.step, citations, tuple(self._shown))
 
     def _fail(self, text: str, reason: EndReason, error: str = "") -> _Step[Outcome]:
-        yield Failed(step=self._step, text=text, reason=reason, error=error)
-        return Outcome(None, reason, self._step, (), tuple(self._shown))
+        yield Failed(step=self._meter.step, text=text, reason=reason, error=error)
+        return Outcome(None, reason, self._meter.step, (), tuple(self._shown))
 
     # One turn of the model
 
     def _generate(self, purpose: str) -> _Step[Generation]:
-        self._step += 1
+        self._meter.step += 1
         context = tuple(self._messages)
         reply = cast(Generation, (yield Generate(context, purpose)))
-        views = views_of(context)
-        pixels = sum(view.pixels for view in views)
-        self._tokens += (reply.prompt_tokens + reply.completion_tokens) or _estimate(context, reply, pixels)
-        yield Usage(
-            step=self._step,
-            prompt_tokens=reply.prompt_tokens,
-            completion_tokens=reply.completion_tokens,
-            seconds=reply.seconds,
-            images=len(views),
-            image_pixels=pixels,
-            image_bytes=sum(len(view.jpeg()) for view in views),
-        )
-        # Word for word, but for what could break the next prompt: forged markers, unencodable characters, sheer length.
-        self._messages.append(message("assistant", _shortened(clean(reply.text)) or "(empty)"))
+        yield self._meter.count(context, reply)
+        self._messages.append(message("assistant", kept_reply(reply)))
         return reply
 
     def _read(self, reply: Generation) -> _Step[Action]:
-        thought, action = parse_tags(_text(reply))
+        thought, action = parse_tags(said(reply))
         thoughts = [clean(reply.reasoning, MAX_THOUGHT_CHARS)] if reply.text.strip() else []
         thought = "\n\n".join(filter(None, [*thoughts, thought]))
         if thought:
-            yield Thought(step=self._step, text=thought)
+            yield Thought(step=self._meter.step, text=thought)
         return action
 
     def _observe(self, observation: _Observation) -> None:
@@ -242,13 +215,6 @@ class VragEpisode:
         if content:
             self._messages.append(message("user", *content))
 
-    def _spent(self) -> EndReason | None:
-        """Which budget is used up, if one is."""
-        options = self.options
-        if options.max_seconds is not None and options.clock() - (self._started or 0.0) >= options.max_seconds:
-            return "time"
-        return "tokens" if options.max_tokens is not None and self._tokens >= options.max_tokens else None
-
     # Actions
 
     def _act(self, action: Search | Crop | Invalid) -> _Step[_Observation]:
@@ -256,12 +222,12 @@ class VragEpisode:
             return (yield from self._search(action.query))
         if isinstance(action, Crop):
             return (yield from self._crop(action.box))
-        yield Note(step=self._step, text=f"The reply could not be used. {action.reason}")
+        yield Note(step=self._meter.step, text=f"The reply could not be used. {action.reason}")
         return _Observation(hint=prompts.fill(self.options.prompts.invalid, reason=action.reason))
 
     def _search(self, query: str) -> _Step[_Observation]:
         """Show the best hits that were not shown yet. A page that cannot be shown makes room for the next."""
-        yield SearchStarted(step=self._step, query=query)
+        yield SearchStarted(step=self._meter.step, query=query)
         hits = cast("list[Hit]", (yield Retrieve(query, self.options.top_k)))
         new: list[tuple[Item, str | View]] = []
         broken: list[str] = []
@@ -274,19 +240,19 @@ class VragEpisode:
                 new.append((yield from self._open(hit.item)))
             except MediaError as error:
                 broken.append(hit.item.label)
-                yield Note(step=self._step, text=f"A page cannot be shown. {error}")
+                yield Note(step=self._meter.step, text=f"A page cannot be shown. {error}")
         ids = tuple(item.id for item, _ in new)
         self._shown.extend(ids)
-        yield SearchResults(step=self._step, query=query, hits=tuple(hits), shown=ids)
+        yield SearchResults(step=self._meter.step, query=query, hits=tuple(hits), shown=ids)
         for item, part in new:
             self._evidence.append(_Shown(item))
             if isinstance(part, View):
-                yield ViewShown(step=self._step, view=part.ref(), source="search")
+                yield ViewShown(step=self._meter.step, view=part.ref(), source="search")
         if new:
             return _Observation(tuple(part for _, part in new))
         if broken:
             return (yield from self._refuse(f"What was found cannot be shown: {clean(', '.join(broken))} is damaged."))
-        yield Note(step=self._step, text="The search brought nothing that was not shown already.")
+        yield Note(step=self._meter.step, text="The search brought nothing that was not shown already.")
         return _Observation(hint=prompts.fill(self.options.prompts.nothing_new, query=query))
 
     def _open(self, item: Item) -> _Step[tuple[Item, str | View]]:
@@ -309,7 +275,7 @@ class VragEpisode:
         region = region_on_page(displayed, last)
         if isinstance(region, str):
             return (yield from self._refuse(region))
-        yield CropRequested(step=self._step, displayed=displayed, page_box=region, item_id=page.item.id)
+        yield CropRequested(step=self._meter.step, displayed=displayed, page_box=region, item_id=page.item.id)
         box = padded_on_page(region, self.options.crop_padding, page)
         try:
             view = view_of(page, box, self.options.min_pixels, self.options.max_pixels)
@@ -317,12 +283,12 @@ class VragEpisode:
             return (yield from self._refuse("This part of the page is damaged and cannot be shown."))
         self._last = page, view
         self._evidence.append(_Shown(page.item, None if view.box == page.box else view.box))
-        yield ViewShown(step=self._step, view=view.ref(), source="crop")
+        yield ViewShown(step=self._meter.step, view=view.ref(), source="crop")
         return _Observation((view,))
 
     def _refuse(self, reason: str) -> _Step[_Observation]:
         """An action that is well-formed but cannot be done: say why, and what else there is."""
-        yield Note(step=self._step, text=reason)
+        yield Note(step=self._meter.step, text=reason)
         return _Observation(hint=prompts.fill(self.options.prompts.unusable, reason=reason))
 
     def _citations(self) -> tuple[Citation, ...]:
@@ -330,20 +296,3 @@ class VragEpisode:
         chosen = self._evidence[-1:] + [shown for shown in self._evidence[:-1] if shown.box is not None]
         once = {(shown.item.id, shown.box): Citation(item=shown.item, box=shown.box) for shown in chosen}
         return tuple(once.values())
-
-
-def _text(reply: Generation) -> str:
-    """The reply; or the reasoning, where a server took all of it for that (it does when ``</think>`` is missing)."""
-    return reply.text if reply.text.strip() else reply.reasoning
-
-
-def _shortened(text: str) -> str:
-    """The beginning and the end of a text that is too long to be carried on."""
-    half = MAX_REPLY_CHARS // 2
-    return text if len(text) <= MAX_REPLY_CHARS else f"{text[:half]}\n[...]\n{text[-half:]}"
-
-
-def _estimate(context: Sequence[Message], reply: Generation, pixels: int) -> int:
-    """Roughly how many tokens a turn took."""
-    characters = sum(len(turn.text) for turn in context) + len(reply.text) + len(reply.reasoning)
-    return characters // _CHARS_PER_TOKEN + pixels // _PIXELS_PER_TOKEN

@@ -34,7 +34,8 @@ from vrag.geometry import MAX_PIXELS, MIN_PIXELS, Box
 from vrag.items import Hit, Item
 from vrag.messages import Message
 from vrag.pages import View
-from vrag.vrag_episode import MAX_REPLY_CHARS, VragEpisode, VragOptions, VragPrompts
+from vrag.turns import MAX_REPLY_CHARS
+from vrag.vrag_episode import VragEpisode, VragOptions, VragPrompts
 
 WIDTH, HEIGHT = 900, 1200
 E = TypeVar("E", bound=Event)
