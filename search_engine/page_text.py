@@ -39,7 +39,8 @@ _TILE = 16
 # A tile looks like writing when this share of its pixels differs this much from its neighbours in both directions.
 _EDGE, _EDGE_SHARE = 40, 0.06
 
-_WORD = re.compile(r"[^\W\d_]+")
+# A word, or a character of a script that is written without blanks.
+_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff]|(?:(?![\u3040-\u30ff\u3400-\u9fff])[^\\W\\d_])+")
 _LATIN_WORD = re.compile(r"[a-z]{4,}")
 _VOWEL = re.compile(r"[aeiouy]")
 # Scripts that the OCR models cannot read; a layer in one of them is believed.
