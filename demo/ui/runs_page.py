@@ -29,7 +29,7 @@ def page(settings: Settings) -> None:
     except RecordError as error:
         st.error(str(error))
         return
-    st.markdown(f"**{timeline.plain(record.header.question)}**")
+    st.markdown(f"**{timeline.plain(record.question)}**")
     cost = timeline.totals(record.events)
     st.caption(
         f"{cost['calls']:.0f} model calls · {cost['tokens']:.0f} tokens · {cost['pixels'] / 1e6:.1f} MP looked at"

@@ -53,11 +53,10 @@ def sidebar(defaults: Settings) -> Settings:
                 "language model, and it cannot reason over what it reads.",
                 icon=":material/info:",
             )
-    chosen = {
-        "model": model.strip(),
-        "base_url": base_url.strip(),
-        "search_url": search_url.strip(),
-        "max_steps": max_steps,
-        "top_k": top_k,
-    }
-    return Settings.model_validate({**defaults.model_dump(), **chosen})
+    return defaults.replace(
+        model=model.strip(),
+        base_url=base_url.strip(),
+        search_url=search_url.strip(),
+        max_steps=max_steps,
+        top_k=top_k,
+    )
