@@ -271,14 +271,15 @@ def _with_ids(sources: list[SourceFile], known: Mapping[str, str]) -> list[Sourc
     An id such as ``report_2`` also clashes with the second page of a PDF whose id is ``report``.
     """
     taken = set(known.values())
+    pdfs = {name for key, name in known.items() if key.lower().endswith(".pdf")}
+    likely_pages = {stem for stem in map(_stem_of_page, taken - pdfs) if stem is not None}
     chosen: dict[int, str] = {}
-    pdfs: set[str] = set()
     for index in sorted(range(len(sources)), key=lambda i: sources[i].kind != "pdf"):
         source = sources[index]
         name, count = known.get(source.key), 1
         if name is None:
             name = source.id
-            while name in taken or (source.kind != "pdf" and _is_page_of(name, pdfs)):
+            while name in taken or (name in likely_pages if source.kind == "pdf" else _stem_of_page(name) in pdfs):
                 count += 1
                 name = f"{source.id}~{count}"
         taken.add(name)
@@ -288,9 +289,10 @@ def _with_ids(sources: list[SourceFile], known: Mapping[str, str]) -> list[Sourc
     return [replace(source, id=chosen[index]) for index, source in enumerate(sources)]
 
 
-def _is_page_of(name: str, pdfs: set[str]) -> bool:
+def _stem_of_page(name: str) -> str | None:
+    """``report`` for ``report_2``, which could be the id of a page."""
     stem, _, page = name.rpartition("_")
-    return page.isascii() and page.isdigit() and stem in pdfs
+    return stem if stem and page.isascii() and page.isdigit() else None
 
 
 def _wrong_suffix(path: Path) -> str:

@@ -85,6 +85,14 @@ def test_known_sources_keep_their_ids_when_files_are_added(tmp_path: Path) -> No
     assert {s.key: s.id for s in discover(tmp_path, known=known)[0]} == {"b/a.png": "a~2", "m/a.png": "a"}
 
 
+def test_ids_of_pages_stay_unique_whatever_comes_first(tmp_path: Path) -> None:
+    touch(tmp_path, "a.pdf", "a_2019.pdf", "b_1.png")
+    assert [source.id for source in discover(tmp_path)[0]] == ["a", "a_2019", "b_1"]
+    # Known from elsewhere: a picture called like a page of what is new, and a PDF with a page called like what is new.
+    known = {"other/a_7.png": "a_7", "other/b.pdf": "b", "other/a_2019_x.pdf": "a_2019_x"}
+    assert [source.id for source in discover(tmp_path, known=known)[0]] == ["a~2", "a_2019", "b_1~2"]
+
+
 def test_a_single_file_is_a_source_and_nothing_else_is(tmp_path: Path) -> None:
     touch(tmp_path, "a.pdf", "a.docx")
     assert keys(discover(tmp_path / "a.pdf")[0]) == ["a.pdf"]
