@@ -45,3 +45,27 @@ def well_formed(text: str) -> str:
 def views_of(messages: Sequence[Message]) -> list[View]:
     """All pictures of a conversation, in order."""
     return [view for turn in messages for view in turn.views]
+
+
+def joined(turns: Sequence[Message]) -> list[Message]:
+    """The turns with neighbours of the user's side made one, and neighbouring texts within a turn made one part.
+
+    Chat templates may insist on turns that alternate; the results of native tool calls stay turns of their own.
+    """
+    out: list[Message] = []
+    for turn in turns:
+        content = list(turn.content)
+        if out and _plain(turn) and _plain(out[-1]):
+            content = [*out.pop().content, *content]
+        parts: list[str | View] = []
+        for part in content:
+            if parts and isinstance(part, str) and isinstance(parts[-1], str):
+                parts[-1] += "\n\n" + part
+            else:
+                parts.append(part)
+        out.append(Message(turn.role, tuple(parts), turn.tool_calls, turn.tool_call_id))
+    return out
+
+
+def _plain(turn: Message) -> bool:
+    return turn.role == "user" and turn.tool_call_id is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
@@ -19,7 +20,9 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from vrag.errors import ConfigError
+from vrag.graph_energy import MIN_PICTURE_PIXELS, PRESETS, EnergyModel
 from vrag.pages import MAX_PAGE_BYTES
+from vrag.vimrag_options import VimragOptions, VimragPrompts
 from vrag.vrag_episode import VragOptions, VragPrompts
 
 if TYPE_CHECKING:
@@ -163,6 +166,80 @@ class Settings(ChatSettings, SearchSettings):
             max_seconds=self.time_budget,
             max_tokens=self.token_budget,
             prompts=VragPrompts.load(self.prompts),
+        )
+
+
+class VimragSettings(ChatSettings, SearchSettings):
+    """A whole run of VimRAG: the model, the retriever, the episode and its memory graph."""
+
+    max_tokens: int = Field(default=4096, ge=1, description="tokens of one reply")
+    max_steps: int = Field(
+        default=VimragOptions.max_steps, ge=1, le=1000, description="turns in which the model may act"
+    )
+    top_k: int = Field(default=VimragOptions.top_k, ge=1, le=100, description="hits per search")
+    max_pixels_image: int = Field(
+        default=VimragOptions.max_pixels_image, ge=1, description="largest area of a picture that a search brings"
+    )
+    max_pixels_video: int = Field(
+        default=VimragOptions.max_pixels_video, ge=1, description="largest area of one frame of a clip"
+    )
+    fps: float = Field(default=VimragOptions.fps, gt=0, description="frames per second of a clip that are sampled")
+    max_frames: int = Field(default=VimragOptions.max_frames, ge=1, le=1000, description="of a clip at most")
+    memory_preset: Literal["published", "paper"] = Field(
+        default="published", description="the constants of the graph's energy: the published agent's, or the paper's"
+    )
+    memory_pixels: int | None = Field(
+        default=None, ge=0, description="area of all kept pictures together; None: the preset's"
+    )
+    memory_top_k: int | None = Field(default=None, ge=1, description="kept items that are shown; None: the preset's")
+    memory_decay: float | None = Field(default=None, ge=0, description="lambda; None: the preset's")
+    memory_feedback: float | None = Field(default=None, ge=0, description="gamma; None: the preset's")
+    memory_weighting: Literal["energy", "uniform"] = Field(
+        default="energy", description="by the graph's energy, or (ablation) the newest evenly"
+    )
+    memory_min_pixels: int = Field(default=MIN_PICTURE_PIXELS, ge=1, description="least area of a kept picture")
+    memory_chars: int = Field(default=VimragOptions.memory_chars, ge=1, description="characters of kept passages")
+    history: Literal["graph", "linear"] = Field(
+        default=VimragOptions.history, description="the memory's form: a graph, or (ablation) a plain history"
+    )
+    native_tools: bool = Field(default=False, description="use the endpoint's own tool calls instead of tags")
+    time_budget: float | None = Field(default=VimragOptions.max_seconds, gt=0, description="seconds for one question")
+    token_budget: int | None = Field(default=VimragOptions.max_tokens, ge=1, description="tokens for one question")
+    input_price: float | None = Field(default=None, ge=0, description="price of a million prompt tokens")
+    output_price: float | None = Field(default=None, ge=0, description="price of a million reply tokens")
+    prompts: Path | None = Field(default=None, description="a folder of prompt files that replace the built-in ones")
+    record_dir: Path | None = Field(default=None, description="a folder that keeps the record of every run")
+
+    def memory_model(self) -> EnergyModel:
+        """The preset with what is set beside it."""
+        changes: dict[str, Any] = {
+            "pixels": self.memory_pixels,
+            "top_k": self.memory_top_k,
+            "decay": self.memory_decay,
+            "feedback": self.memory_feedback,
+            "uniform": self.memory_weighting == "uniform",
+            "min_pixels": self.memory_min_pixels,
+        }
+        return replace(
+            PRESETS[self.memory_preset], **{name: value for name, value in changes.items() if value is not None}
+        )
+
+    def vimrag_options(self) -> VimragOptions:
+        """The episode's part of the settings; reads the prompt files."""
+        return VimragOptions(
+            max_steps=self.max_steps,
+            top_k=self.top_k,
+            max_pixels_image=self.max_pixels_image,
+            max_pixels_video=self.max_pixels_video,
+            fps=self.fps,
+            max_frames=self.max_frames,
+            memory=self.memory_model(),
+            memory_chars=self.memory_chars,
+            history=self.history,
+            native_tools=self.native_tools,
+            max_seconds=self.time_budget,
+            max_tokens=self.token_budget,
+            prompts=VimragPrompts.load(self.prompts),
         )
 
 
