@@ -219,9 +219,8 @@ def _messages(messages: Any) -> tuple[tags.ChatMessage, ...]:
 
 def _message(index: int, message: Any) -> tags.ChatMessage:
     where = f"messages[{index}]"
-    role = (
-        _ROLES.get(message.get("role")) if isinstance(message, dict) and isinstance(message.get("role"), str) else None
-    )
+    name = message.get("role") if isinstance(message, dict) else None
+    role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
         raise BadRequest(f"{where} has to be an object with a 'role' among {', '.join(_ROLES)}.", where)
     content = message.get("content")

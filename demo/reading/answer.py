@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from demo.reading.extract import Finding, Page
 from demo.reading.layout import Sheet, overlap, union
 from demo.reading.question import Question, subquestions
+from demo.reading.values import values
 from demo.reading.words import is_cjk
 from vrag.geometry import Box
 
@@ -41,7 +42,7 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None) -> Reply |
     """
     page = Page(sheet, question)
     coverage = page.coverage
-    if not question.clauses:
+    if not question.clauses or question.extreme:
         found = _preferring(page.findings(), near)
         if not found:
             return None
@@ -62,7 +63,7 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None) -> Reply |
     if best.sentence and all(finding.sentence == best.sentence for finding, _ in chosen):
         text = shorten(best.sentence, best.text)
     else:
-        text = "; ".join(dict.fromkeys(said for _, said in chosen))
+        text = "; ".join(dict.fromkeys(said for _, said in chosen if said))
     beside = [finding.region for finding, _ in chosen if _together(finding, best)]
     support = sum(finding.support for finding, _ in chosen) / len(chosen)
     return Reply(text, support, coverage, union([best.region, *beside]), best.height, best.label)
@@ -101,7 +102,7 @@ def _say(found: list[Finding], question: Question) -> str:
 def _one(finding: Finding, question: Question) -> str:
     """The span alone, its sentence where the span is no answer by itself, or label and value where both are asked for."""
     if finding.sentence and (not question.numeric or question.parts > 1):
-        if question.kind in ("person", "date") and finding.text != finding.sentence:
+        if question.kind in ("person", "date") and len(values(finding.sentence, question)) == 1:
             return finding.text
         return shorten(finding.sentence, finding.text)
     if finding.label and not finding.sentence and question.parts > 1 and finding.text not in finding.label:

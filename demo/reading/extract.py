@@ -7,6 +7,7 @@ span explain, each term by the best of them (:mod:`demo.reading.surroundings`). 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,9 @@ from vrag.geometry import Box, whole
 
 #: What the highest or lowest value of a group gains over spans that merely stand near the question's words.
 EXTREME_BONUS = 0.25
+_SUM = re.compile(
+    r"\s*(?:grand |sub)?-?(?:total|sum|average|mean|overall|all)\b|\s*(?:合计|总计|总和|小计|平均|全部)", re.I
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Page:
         self.bounds = whole(sheet.size)
         self._map = Map(self.blocks, sheet.size)
         self._terms = [term.text for term in question.terms]
+        heights = sorted(line.box.height for line in sheet.lines)
+        self._line_height = heights[len(heights) // 2] if heights else 1.0
         base = np.array([term.weight for term in question.terms], np.float64)
         #: [block, term]: how well the block has the term.
         self._matches = np.array([self._match(block.terms) for block in self.blocks]).reshape(-1, len(self._terms))
@@ -105,20 +111,34 @@ class Page:
     # -- where an answer could stand ---------------------------------------------------------------------------------
 
     def _places(self) -> Iterator[_Place]:
-        plain_fit = 0.8 if self.question.kind in ("person", "date") else 1.0
         for index, block in enumerate(self.blocks):
             at = 0
             for sentence in block.sentences:
                 at = start = max(at, block.text.find(sentence.text, at))
                 box = block.locate(start, start + len(sentence.text))
                 for value in values(sentence.text, self.question):
+                    if self._map.ticks[index] and self.question.kind != "year":
+                        value = replace(value, fit=0.3 * value.fit)
                     yield _value_place(index, block, sentence.text, start, value, box)
                 if not self.question.numeric:
-                    yield _Place(index, sentence.text, box, plain_fit, sentence.text, box)
+                    yield _Place(index, sentence.text, box, self._statement(index, sentence.text), sentence.text, box)
+
+    def _statement(self, index: int, text: str) -> float:
+        """How much a text looks like something a page says, rather than a heading, a footer or an address."""
+        fit = 0.8 if self.question.kind in ("person", "date") else 1.0
+        block = self.blocks[index]
+        if "://" in text or "www." in text:
+            fit *= 0.4
+        if block.box.y1 > 0.94 * self.bounds.height or block.height > 1.4 * self._line_height:
+            fit *= 0.6
+        if text.rstrip().endswith(("?", "？")):
+            fit *= 0.6
+        # The longer a text, the more words of any question it has.
+        return fit / (1.0 + max(0.0, len(text) - 160) / 800)
 
     def _numbers(self) -> Iterator[_Place]:
         """The cells and bars that hold nothing but a number of the kind asked for."""
-        for index in np.flatnonzero(self._map.values):
+        for index in np.flatnonzero(self._map.values & ~self._map.ticks):
             block = self.blocks[index]
             if number(block.text) is None or (self.question.kind == "percent" and "%" not in block.text):
                 continue
@@ -177,6 +197,7 @@ class Page:
         for group in groups.values():
             if len(group) < 3 or len({amount for amount, _, _ in group}) < 2:
                 continue
+            group = [entry for entry in group if not self._is_sum(entry[1], entry[2])] or group
             _, place, around = max(group, key=lambda entry: entry[0] * self.question.extreme)
             name = around.row if around.row is not None else around.column
             if name is None:
@@ -191,6 +212,11 @@ class Page:
                 label = self.blocks[self._map.row_name(place.box, place.block, name)].text
                 text = f"{label} ({place.text})" if self.question.names_item or self.question.parts > 1 else place.text
                 yield replace(finding, text=text, support=support, rank=support, label=label, sentence="")
+
+    def _is_sum(self, place: _Place, around: Surroundings) -> bool:
+        """Whether a value is a total or an average of the others."""
+        names = [*around.names, self._map.row_name(place.box, place.block, place.block)]
+        return any(_SUM.match(self.blocks[index].text) for index in names if index != place.block)
 
     def _group(self, place: _Place, around: Surroundings) -> tuple[str, int]:
         if around.series is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class Block:
     def sentences(self) -> tuple[Sentence, ...]:
         text, origins = self._joined
         found = []
-        for start, end in _sentence_bounds(text):
+        for start, end in self._bounds:
             spans: dict[int, tuple[int, int]] = {}
             for at in range(start, end):
                 line, char = origins[at]
@@ -109,6 +110,23 @@ class Block:
     def line_at(self, start: int) -> Line:
         """The line that holds the character ``start`` of ``text``."""
         return self.lines[max(0, self._joined[1][start][0])] if self._joined[1] else self.lines[0]
+
+    @cached_property
+    def _bounds(self) -> list[tuple[int, int]]:
+        """Where the sentences are: at their marks, and where a line ends early and the next begins anew (a list)."""
+        text, origins = self._joined
+        ends = [
+            at
+            for at in range(1, len(text))
+            if origins[at][1] == 0
+            and text[at].isupper() | text[at].isdigit()
+            and self.lines[origins[at][0] - 1].box.x2 < self.box.x2 - max(0.2 * self.box.width, 3 * self.height)
+            and len(self.lines) > 2
+        ]
+        bounds = []
+        for start, end in itertools.pairwise([0, *ends, len(text)]):
+            bounds += [(start + a, start + b) for a, b in _sentence_bounds(text[start:end])]
+        return bounds
 
     @cached_property
     def _joined(self) -> tuple[str, list[tuple[int, int]]]:

@@ -56,7 +56,10 @@ _PERCENT = _any(
     "比例|占比|百分|比率|份额",
 )
 _YEAR = _any(r"\b(?:which|what)\s+(?:fiscal |calendar |financial )?year", "哪一?年|年份|何年")
-_DATE = _any(r"\bwhen\b|\b(?:what|which) (?:day|date|month)", "哪一?天|什么时候|何时|日期|几月|几号|哪个?月")
+_DATE = _any(
+    r"(?:^|[,;]|\band|\bor)\s*when\b|\b(?:what|which) (?:day|date|month)",
+    "哪一?天|什么时候|何时|日期|几月|几号|哪个?月",
+)
 _DURATION = _any(
     r"\bhow long\b",
     r"\bhow many (?:\w+ )?(?:milli)?(?:seconds|minutes|hours|days|weeks|months|years)\b",
@@ -72,7 +75,8 @@ _QUANTITIES = (
 _NUMBER = _any(
     r"\bhow (?:many|much|high|low|large|big|old|often|fast|tall|wide|deep|far)\b",
     r"\bnumber of\b|\btotal\b|\bby (?:what|which) factor",
-    rf"\bwhat (?:was|is|were|are) the (?:[\w'-]+ ){{0,5}}?(?:{_QUANTITIES})",
+    rf"\bwhat (?:was|is|were|are) the (?:[\w'-]+ ){{0,5}}?(?:{_QUANTITIES})\b",
+    rf"\b(?:what|which) (?:[\w'-]+ ){{1,4}}?(?:{_QUANTITIES}) (?:was|is|were|are|did|does|do|has|have)\b",
     r"\bwhat (?:score|factor|value|amount|rank|level|version)",
     "多少|几[个名家种次]|编号|数量|得分",
 )
@@ -118,6 +122,7 @@ _ASKS_EXTREME_VALUE = _any(
     r"\b(?:what|which) (?:is|was) the (?:highest|lowest|largest|smallest|maximum|minimum)\b",
 )
 _BOTH = _any(
+    r"\bcompared (?:with|to)\b",
     "分别|各是|各为",
     r"\bwhich two\b|\bhigh and low\b|\brespectively\b|\b\w+ and \w+ (?:ratings|scores|values|temperatures)\b",
 )
@@ -129,13 +134,10 @@ _CLAUSE_BREAK = _any(
 )
 
 #: Words that say what kind of thing is asked for; pages seldom repeat them.
-_TYPE_WORDS = frozenset(
-    map(
-        stem,
-        "percent percentage share year number score name average total answer question chart table figure page report"
-        " document slide according".split(),
-    )
-)
+_TYPES = """percent percentage share year number score name average total answer question chart table figure page report document
+slide according"""
+_TYPE_WORDS = frozenset(stem(word) for word in _TYPES.split())
+_YEARS = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 
 
 def analyse(text: str) -> Question:
@@ -154,6 +156,8 @@ def analyse(text: str) -> Question:
     plain = _NO_EXTREME.sub(" ", body)
     extreme = -1 if _LOWEST.search(plain) else 1 if _HIGHEST.search(plain) else 0
     clauses = _clauses(body)
+    if len(clauses) < 2 and kind not in ("year", "date", "text"):
+        clauses = _per_year(body) or clauses
     first = clauses[0] if clauses else body
     asks_value = _ASKS_EXTREME_VALUE if extreme else _ASKS_VALUE
     names_item = bool(_NAMES.search(first)) and not asks_value.search(first)
@@ -175,6 +179,8 @@ def subquestions(question: Question) -> list[Question]:
     found = []
     for clause in question.clauses:
         part = analyse(clause)
+        if part.kind == "text" and not _NAMES.search(clause):  # "and for the others?", "……呢？"
+            part = replace(part, kind=question.kind)
         own = {term.text: term.weight for term in part.terms}
         inherited = [Term(t.text, 0.5 * t.weight) for t in question.terms if t.text not in own]
         found.append(replace(part, terms=part.terms + tuple(inherited), chinese=question.chinese, parts=1, clauses=()))
@@ -237,3 +243,13 @@ def _clauses(body: str) -> list[str]:
         else:
             pending = f"{pending} {piece}".strip()
     return clauses
+
+
+def _per_year(body: str) -> list[str]:
+    """A question about several years, as one question per year: "in 2018, 2020 and 2022"."""
+    years = list(dict.fromkeys(_YEARS.findall(body)))
+    return [_of_year(body, year) for year in years] if 2 <= len(years) <= 3 else []
+
+
+def _of_year(body: str, year: str) -> str:
+    return _YEARS.sub(lambda match: year if match.group() == year else " ", body)

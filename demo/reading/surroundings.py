@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from demo.reading.colours import SAME, distance
 from demo.reading.layout import Block, Colour
-from demo.reading.values import is_number
+from demo.reading.values import is_number, number
 from vrag.geometry import Box, Size
 
 Floats = NDArray[np.float64]
@@ -61,6 +61,8 @@ class Map:
         self._long = np.array(
             [len(b.lines) > _LONG_LABEL_LINES or len(b.text) > _LONG_LABEL_CHARS for b in blocks], bool
         )
+        self.ticks = self._axes()
+        """Numbers that mark the axis of a chart, or the page itself: they measure nothing."""
         #: [i, j]: whether the blocks stand in one column.
         self._mates = _overlap(self.x1[:, None], self.x2[:, None], self.x1[None], self.x2[None]) > 0.3
 
@@ -94,12 +96,32 @@ class Map:
             weights[series] = LABEL
         return Surroundings(weights, row, column, series)
 
+    def _axes(self) -> NDArray[np.bool_]:
+        """Numbers in even steps at even distances, in one row or column, and a small number alone at the page's edge."""
+        amounts = np.array(
+            [_amount(b.text) if n else np.nan for n, b in zip(self.numbers, self.blocks, strict=True)], np.float64
+        )
+        found = np.zeros(len(self.blocks), bool)
+        centres = (self.x1 + self.x2) / 2
+        known = np.flatnonzero(~np.isnan(amounts))
+        for along, edges in ((self.middles, (self.x2, self.x1, centres)), (centres, (self.middles,))):
+            for edge in edges:
+                for index in known:
+                    line = known[np.abs(edge[known] - edge[index]) < 0.35 * self.heights[index]]
+                    line = line[np.argsort(along[line], kind="stable")]
+                    if len(line) >= 4 and _even(amounts[line], 0.02) and _even(along[line], 0.15):
+                        found[line] = True
+        edge_rows = (self.y2 > 0.94 * self.size[1]) | (self.y1 < 0.04 * self.size[1])
+        small = (np.abs(amounts) < 1000) & (amounts == np.round(amounts))
+        marks: NDArray[np.bool_] = found | (
+            edge_rows & small & np.array(["%" not in block.text for block in self.blocks], bool)
+        )
+        return marks
+
     def row_name(self, box: Box, block: int, nearest: int) -> int:
         """The block that says what the row of ``box`` is: the first text left of it that has some letters."""
-        hidden = np.zeros(len(self.blocks), bool)
-        hidden[block] = True
-        weights = self._row(box, block, hidden)
-        left = [int(i) for i in np.flatnonzero((weights >= 0.3) & ~self.numbers & (self.x2 <= box.x1))]
+        level = _overlap(self.y1, self.y2, box.y1, box.y2) >= 0.45
+        left = [int(i) for i in np.flatnonzero(level & ~self.numbers & (self.x2 <= box.x1)) if i != block]
         named = [index for index in left if sum(char.isalpha() for char in self.blocks[index].text) >= 3]
         return min(named or left or [nearest], key=lambda index: float(self.x1[index]))
 
@@ -137,9 +159,17 @@ class Map:
         """The label that stands right below a number as its own, as around a pie or in a tile."""
         gap = self.y1 - box.y2
         below = (gap >= -0.4 * box.height) & (gap <= 0.9 * box.height) & ~self.numbers & ~hidden & ~self.legend
+        centred = np.abs((self.x1 + self.x2) - (box.x1 + box.x2)) / 2 <= 0.6 * box.height + 0.25 * box.width
         below &= _overlap(self.x1, self.x2, box.x1, box.x2) > 0.6
+        below &= centred | (self.x2 - self.x1 <= 4 * box.width)
         found = np.flatnonzero(below)
-        return int(found[gap[found].argmin()]) if len(found) else None
+        if not len(found):
+            return None
+        # A number with numbers close above it is a cell of a table, and what is below is the next row or a note.
+        over = self.values & ~hidden & (box.y1 - self.y2 < 2 * box.height) & (self.y2 <= box.y1 + 0.4 * box.height)
+        if (over & (_overlap(self.x1, self.x2, box.x1, box.x2) > 0.6)).any():
+            return None
+        return int(found[gap[found].argmin()])
 
     def _stacked(self, box: Box, block: int, hidden: NDArray[np.bool_], has_row: bool) -> Floats:
         """How much each block is a header above, or a label below, of the column of ``box``."""
@@ -186,3 +216,15 @@ def _overlap(a1: Floats, a2: Floats, b1: Floats | float, b2: Floats | float) -> 
 def _is_year(text: str) -> bool:
     text = text.strip()
     return len(text) == 4 and text.isdigit() and text[:2] in ("19", "20")
+
+
+def _amount(text: str) -> float:
+    amount = number(text)
+    return np.nan if amount is None else amount
+
+
+def _even(values: Floats, tolerance: float) -> bool:
+    """Whether the steps between values are the same, and not zero."""
+    steps = np.diff(values)
+    middle = float(np.median(steps))
+    return middle != 0 and bool((np.abs(steps - middle) <= tolerance * abs(middle)).all())

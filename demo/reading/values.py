@@ -32,7 +32,7 @@ _UNITS = "|".join(
 )
 _ONE = r"[-+−–]?\s?[$€£¥￥]?\s?\d+(?:,\d{3})*(?:\.\d+)?"
 _NUMBER = re.compile(
-    rf"(?<![\w.])(?:[~≈≤≥<>＜＞约]\s?)?{_ONE}(?:\s?(?:{_UNITS}))*(?:\s?(?:[–—\-~～/至到]|to)\s?\d+(?:,\d{{3}})*(?:\.\d+)?(?:\s?(?:{_UNITS}))*)?(?![.,]?\d)",
+    rf"(?<![A-Za-z0-9_.])(?:[~≈≤≥<>＜＞约]\s?)?{_ONE}(?:\s?(?:{_UNITS}))*(?:\s?(?:[–—\-~～/至到]|to)\s?\d+(?:,\d{{3}})*(?:\.\d+)?(?:\s?(?:{_UNITS}))*)?(?![.,]?\d)",
 )  # fmt: skip
 _CELL = re.compile(rf"[(\[]?(?:{_NUMBER.pattern})[)\]*†‡]*|[(\[]?[-+]?[\d.,:/%–—~ -]*\d[\d.,:/%–—~ -]*[)\]*†‡]*")
 _YEAR = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
@@ -98,6 +98,8 @@ def fit(text: str, kind: Kind, after: str = "", unit: str = "") -> float:
 
 
 def _numbers(text: str, question: Question) -> Iterator[Value]:
+    if question.kind == "number":
+        yield from (Value(*match.span(), 0.5) for match in _WORDS.finditer(text))
     for match in _NUMBER.finditer(text):
         start, end = match.span()
         span = text[start:end]
@@ -106,6 +108,9 @@ def _numbers(text: str, question: Question) -> Iterator[Value]:
         if start and text[start] in "-–−" and text[start - 1].isalnum():
             start += 1
         yield Value(start, end, fit(text[start:end], question.kind, text[end:], question.unit))
+
+
+_WORDS = re.compile(r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen)\b", re.I)
 
 
 def _inside(span: tuple[int, int], others: list[Value]) -> bool:

@@ -17,16 +17,14 @@ _TOKEN = re.compile(rf"[{CJK}]+|\d+(?:[.,]\d+)*|[^\W\d_{CJK}]+(?:[&'’][^\W\d_{
 _WORD_NUMBER = re.compile(rf"(?<![\w])([^\W\d_{CJK}]{{1,4}}-?\d+)(?![\w])")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 
-STOPWORDS = frozenset(
-    (
-        "a about after all also among an and any are as at be because been being between both but by can compared could did"
-        " do does during each either for from get give given had has have having he her his how i if in into is it its itself"
-        " may me might more most much must named names of on only or other our out over own per please s same shall she should"
-        " show shown so some such tell than that the their them then there these they this those through to toward under up"
-        " upon us was we were what when where which while who whom whose why will with would you your according many long far"
-        " often"
-    ).split()
-)
+_STOPWORDS = """
+a about after all also among an and any are as at be because been being between both but by can compared could did do does during
+each either for from get give given had has have having he her his how i if in into is it its itself may me might more most much
+must named names of on only or other our out over own per please s same shall she should show shown so some such tell than that
+the their them then there these they this those through to toward under up upon us was we were what when where which while who
+whom whose why will with would you your according many long far often
+"""
+STOPWORDS = frozenset(_STOPWORDS.split())
 #: Chinese function words and question words; a bigram across one of them means nothing.
 HAN_FUNCTION_WORDS = re.compile(
     "多少|多大|多久|多长|哪一[年天个项家种]?|哪[个些里家年]?|什么时候|什么|为什么|如何|怎么|怎样|是否|谁|几个?"
@@ -34,16 +32,27 @@ HAN_FUNCTION_WORDS = re.compile(
     "|[的是在了和与及有吗呢为中上下里从到被把用由对将以其该这那各共约占个家项种时]"
 )
 #: Words of the same meaning in questions and on pages, mapped to one stem.
+_NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_MONTHS = (
+    "january",
+    "february",
+    "march",
+    "april",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+)
 _SAME = {
     **dict.fromkeys(("percentage", "pct"), "percent"),
     **dict.fromkeys(("proportion", "fraction"), "share"),
     **dict.fromkeys(("organisation", "company", "companie"), "organization"),
-    **{word: str(i) for i, word in enumerate("one two three four five six seven eight nine ten".split(), start=1)},
+    **{word: str(value) for value, word in enumerate(_NUMBERS, start=1)},
     **{"first": "1st", "second": "2nd", "third": "3rd", "sept": "sep"},
-    **{
-        month: month[:3]
-        for month in "january february march april june july august september october november december".split()
-    },
+    **{month: month[:3] for month in _MONTHS},
 }
 
 
