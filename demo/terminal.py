@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import textwrap
 
-from vrag.events import Answered, CropRequested, Event, Failed, Note, SearchResults, SearchStarted, Thought, ViewShown
+from vrag.events import (
+    Answered,
+    CropRequested,
+    Event,
+    Failed,
+    Memorized,
+    Note,
+    SearchResults,
+    SearchStarted,
+    Thought,
+    ViewShown,
+)
 
 
 def lines(event: Event) -> list[str]:
@@ -20,6 +31,12 @@ def lines(event: Event) -> list[str]:
         return [f"  crop    [{box}] of {event.item_id}"]
     if isinstance(event, ViewShown) and event.source == "search":
         return [f"  look    {event.view.item.label}, shown at {event.view.size[0]} x {event.view.size[1]}"]
+    if isinstance(event, Memorized):
+        kept = ", ".join(str(entry.get("label", entry["id"])) for entry in event.kept) or "nothing"
+        return [
+            *textwrap.wrap(event.summary, 100, initial_indent="  memory  ", subsequent_indent="          "),
+            f"          kept: {kept}",
+        ]
     if isinstance(event, Note):
         return [f"  note    {event.text}"]
     if isinstance(event, Answered):

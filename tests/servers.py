@@ -255,6 +255,8 @@ class Entry:
     words: str
     image: bytes = b""
     image_type: str = "image/jpeg"
+    frames: Sequence[tuple[float, bytes]] = ()
+    """Of a clip: seconds and JPEG."""
 
 
 def page_image(text: str = "", size: tuple[int, int] = (800, 1000), colour: str = "white") -> bytes:
@@ -297,6 +299,7 @@ class TinyRetriever:
         self.app = FastAPI()
         self.app.post("/search")(self._search)
         self.app.get("/items/{item_id:path}/image")(self._image)
+        self.app.get("/items/{item_id:path}/frames")(self._frames)
 
     async def _refused(self, request: Request) -> Response | None:
         fault = self.faults.pop(0) if self.faults else None
@@ -340,3 +343,26 @@ class TinyRetriever:
         if entry is None:
             return JSONResponse({"detail": f"There is no item {item_id!r}."}, 404)
         return Response(entry.image, media_type=entry.image_type)
+
+    async def _frames(
+        self, item_id: str, request: Request, fps: float = 1.0, max_frames: int = 32, max_pixels: int = 401_408
+    ) -> Response:
+        self.loaded.append(item_id)
+        if refused := await self._refused(request):
+            return refused
+        entry = self.entries.get(item_id)
+        if entry is None or entry.data["type"] != "video":
+            return JSONResponse({"detail": f"There is no clip {item_id!r}."}, 404)
+        frames = [{"t": at, "image": base64.b64encode(image).decode()} for at, image in entry.frames[:max_frames]]
+        return JSONResponse({"frames": frames})
+
+
+def clip(item_id: str, words: str, frames: int = 8, size: tuple[int, int] = (640, 360)) -> Entry:
+    """A clip with a frame every second, each with its number on it."""
+    data = {"type": "video", "id": item_id, "document": f"{item_id}.mp4", "duration": float(frames), "metadata": {}}
+    pictures = [(float(number), page_image(f"{words} {number}", size)) for number in range(frames)]
+    return Entry(data, words, frames=pictures)
+
+
+def passage(item_id: str, text: str) -> Entry:
+    return Entry({"type": "text", "id": item_id, "document": f"{item_id}.md", "content": text, "metadata": {}}, text)
