@@ -284,7 +284,7 @@ QUESTIONS = (
     Question("yunting_finish", "北塘水厂的深度处理车间预计何时通水？", "2026 年 9 月", "Text", (f"{Y}finish",)),
     # Lanting tea house, product deck
     Question("lanting_price", "汀岸白露每 100 克卖多少元？", "132", "Table", (f"{L}teas/汀岸白露/元/100 克",)),
-    Question("lanting_heat", "泡半山乌龙该用多高的水温？", "98 °C", "Image", (f"{L}brew/半山乌龙/水温",), example=True),
+    Question("lanting_heat", "泡半山乌龙该用多高的水温？", "98 度", "Image", (f"{L}brew/半山乌龙/水温",), example=True),
     Question(
         "lanting_online", "岚汀茶社 2025 年有百分之几的销售来自网上商城？", "29%", "Chart", (f"{L}channels/网上商城",)
     ),
