@@ -15,10 +15,10 @@ from vrag.errors import ConfigError
 class MetaInfo(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    file_name: str = ""
+    file_name: str | None = None
     reference_page: tuple[int, ...] = ()
-    source_type: str = ""
-    query_type: str = ""
+    source_type: str | None = None
+    query_type: str | None = None
 
 
 class Evidence(BaseModel):
@@ -45,7 +45,8 @@ class Question(BaseModel):
     @property
     def pages(self) -> frozenset[tuple[str, int]]:
         """(file name, page) of everything that is listed as evidence."""
-        listed = self.evidence or (Evidence(file_name=self.meta_info.file_name, pages=self.meta_info.reference_page),)
+        meta = self.meta_info
+        listed = self.evidence or (Evidence(file_name=meta.file_name or "", pages=meta.reference_page),)
         return frozenset((one.file_name, page) for one in listed for page in one.pages)
 
 
