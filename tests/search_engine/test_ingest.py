@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import psutil
 import pytest
@@ -158,6 +159,28 @@ def test_bad_files_are_listed_with_their_reasons_and_shift_nothing(tmp_path: Pat
         ["a_good_1", "a_good_2", "a_good_3"],
         ["z_good"],
     )
+
+
+def test_randomly_damaged_files_are_read_or_refused_one_by_one(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    originals = [
+        hostile.pdf(tmp_path / "a.pdf", ["one", "two"]),
+        hostile.scanned_pdf(tmp_path / "b.pdf", "scan"),
+        hostile.image_of(tmp_path / "c.png", "picture"),
+        hostile.image_of(tmp_path / "d.jpg", "picture"),
+        hostile.image_of(tmp_path / "e.tiff", "picture", (200, 80)),
+    ]
+    random = Random(7)
+    for number in range(40):
+        original = random.choice(originals)
+        data = bytearray(original.read_bytes())
+        for _ in range(random.randint(1, 30)):
+            data[random.randrange(len(data))] = random.randrange(256)
+        (folder / f"{number:02}{original.suffix}").write_bytes(data)
+    for result in ingest(folder, tmp_path / "out").values():
+        assert result.extracted or result.problems
+        assert all(extracted.media is not None and extracted.media.exists() for extracted in result.extracted)
 
 
 def test_a_scan_is_read_by_ocr_once_ever(tmp_path: Path) -> None:
