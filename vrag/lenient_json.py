@@ -18,6 +18,7 @@ _MAX_NUMBER_CHARS = 64
 _STRICT = json.JSONDecoder(strict=False)
 _SKIP = re.compile(r"(?:\s+|//[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 _SPACE = re.compile(r"\s*")
+_COMMENT = re.compile(r"(?<=\s)(?://|/\*)")
 _BARE = re.compile(r"[^,:{}\[\]\n\"]*")
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "„": "“", "`": "`"}
 #: What follows the comma after a string: another value or key.
@@ -162,6 +163,8 @@ def _bare(text: str, at: int) -> tuple[Any, int]:
     """A word or a number without quotes."""
     found = _BARE.match(text, at)
     end = found.end() if found else at
+    if comment := _COMMENT.search(text, at, end):
+        end = comment.start()
     word = text[at:end].strip()
     if not word:
         raise ValueError(f"a value is missing before {text[end : end + 20]!r}")

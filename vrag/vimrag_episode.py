@@ -342,15 +342,14 @@ class VimragEpisode:
 
     def _resolve(self, found: _Found, judgements: Iterable[Judgement], notes: list[str]) -> dict[str, Judgement]:
         """The judgements by the names of what they judge, in the order of the results; of two, the first counts."""
+        names = list(found.sources)
         by_id = {source.item.id: name for name, source in found.sources.items()}
         resolved: dict[str, Judgement] = {}
         unknown: list[str] = []
         for judgement in judgements:
-            name = information_name(judgement.name)
-            if name not in found.sources:
-                numbered = judgement.name.isdecimal() and 0 < int(judgement.name) <= len(found.sources)
-                place = list(found.sources)[int(judgement.name) - 1] if numbered else judgement.name
-                name = by_id.get(judgement.name, place)
+            name = by_id.get(judgement.name) or information_name(judgement.name)
+            if name.isdecimal() and 0 < int(name) <= len(names):
+                name = names[int(name) - 1]
             if name not in found.sources:
                 unknown.append(repr(judgement.name))
             else:
