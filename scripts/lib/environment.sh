@@ -46,8 +46,8 @@ make_environment() {
     die "Only $((free_kb / 1024)) MB are free under $ROOT; about 2 GB are needed for the first installation."
   fi
   say "Installing the requirements into .venv (once; about a minute) ..."
-  "$ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24" \
-    && (cd "$ROOT" && .venv/bin/python -m pip install --quiet --disable-pip-version-check -e ".[$EXTRA]") \
+  "$ROOT/.venv/bin/python" -m pip install -qq --disable-pip-version-check --upgrade "pip>=24" \
+    && (cd "$ROOT" && .venv/bin/python -m pip install -qq --disable-pip-version-check -e ".[$EXTRA]") \
     || die "The installation failed; the lines above say why. With no network, install the packages of requirements.txt by hand and set VRAG_PYTHON."
   requirements_sum > "$ROOT/.venv/.vrag-$EXTRA"
   PYTHON="$ROOT/.venv/bin/python"
