@@ -20,35 +20,18 @@ import numpy as np
 
 from search_engine.context import page_contexts
 from search_engine.documents import FileResult, SourceFile, discover
-from search_engine.index_store import (
-    IndexWriter,
-    ModelKey,
-    SegmentData,
-    SourceRecord,
-    StoredItem,
-    StoredText,
-    portable,
-)
+from search_engine.index_records import ModelKey, SegmentData, SourceRecord, StoredItem, StoredText, portable
+from search_engine.index_store import IndexWriter, read_index
 from search_engine.lexical import count_terms
 from search_engine.models.base import Document, Embedded, Embedder, Vectors
 from vrag.errors import ConfigError
 
 if TYPE_CHECKING:
-    from search_engine.ingest import IngestOptions
+    from search_engine.ingest import IngestOptions, Progress
 
 log = logging.getLogger(__name__)
 
 Place = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a build is: ``done`` of ``total`` files are read, ``items`` items are new so far."""
-
-    done: int
-    total: int
-    items: int
-    document: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +152,10 @@ def update_index(
         batch = _Batch(writer, embedder, options.batch_size)
         found = list(plan.problems)
         indexed = 0
-        with closing(ingestor.run([job.source for job in plan.jobs], options.workers)) as results:
-            for done, (job, result) in enumerate(zip(plan.jobs, results, strict=True), start=1):
+        with closing(ingestor.run([job.source for job in plan.jobs], options.workers, on_progress)) as results:
+            for job, result in zip(plan.jobs, results, strict=True):
                 batch.add(job, result)
                 indexed += len(result.extracted)
-                if on_progress:
-                    on_progress(Progress(done, len(plan.jobs), indexed, job.source.document))
                 if batch.size >= options.save_interval:
                     found += batch.commit()
         found += batch.commit()
@@ -215,8 +196,6 @@ def remove_documents(index: Path, embedder: Embedder, names: Iterable[str]) -> i
 
 def compact_index(index: Path, embedder: Embedder) -> None:
     """Rewrite an index without what was removed from it, and delete page images that no item names any more."""
-    from search_engine.index_store import read_index
-
     with IndexWriter(index, ModelKey.of(embedder)) as writer:
         writer.compact()
         stored = read_index(index)
@@ -361,14 +340,17 @@ class _Batch:
         """Embed and commit what waits; returns what was not read or not embedded."""
         if not self._read:
             return []
-        vectors, failed = self._embed()
+        contexts = [
+            page_contexts(job.source.document, [extracted.text for extracted in result.extracted])
+            for job, result in self._read
+        ]
+        vectors, failed = self._embed([context for group in contexts for context in group])
         records: list[SourceRecord] = []
         items: list[StoredItem] = []
         texts: list[StoredText] = []
-        for row, (job, result) in enumerate(self._read):
+        for row, ((job, result), group) in enumerate(zip(self._read, contexts, strict=True)):
             problems = list(result.problems)
-            contexts = page_contexts(job.source.document, [extracted.text for extracted in result.extracted])
-            for extracted, context in zip(result.extracted, contexts, strict=True):
+            for extracted, context in zip(result.extracted, group, strict=True):
                 if len(items) in failed:
                     problems.append(f"{extracted.item.label} was not embedded: {failed[len(items)]}")
                 media = None if extracted.media is None else portable(extracted.media, self._writer.path)
@@ -388,17 +370,18 @@ class _Batch:
         self._read = []
         return [Problem(_shown(record), reason) for record in records for reason in record.problems]
 
-    def _embed(self) -> tuple[Vectors, dict[int, str]]:
+    def _embed(self, contexts: Sequence[str]) -> tuple[Vectors, dict[int, str]]:
         """One row per item, zeros where it failed, and the reasons by row."""
+        read = [extracted for _, result in self._read for extracted in result.extracted]
         documents = [
             Document(
                 id=extracted.item.id,
                 text=extracted.text.text or extracted.item.content,
                 image=extracted.media if extracted.item.kind == "image" else None,
                 video=extracted.media if extracted.item.kind == "video" else None,
+                context=context,
             )
-            for _, result in self._read
-            for extracted in result.extracted
+            for extracted, context in zip(read, contexts, strict=True)
         ]
         vectors = np.zeros((len(documents), self._embedder.dimension), np.float32)
         failed: dict[int, str] = {}

@@ -8,13 +8,17 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from search_engine.builder import BuildReport, Progress
+from search_engine.builder import BuildReport
+from search_engine.index_store import read_index
 from search_engine.search_engine import SearchEngine
 from vrag.errors import VragError
 
-OnProgress = Callable[[Progress], None]
+if TYPE_CHECKING:
+    from search_engine.ingest import Progress
+
+OnProgress = Callable[["Progress"], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -115,8 +119,6 @@ def _compact(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    from search_engine.index_store import read_index
-
     stored = read_index(options.index)
     manifest = stored.manifest
     live = [
@@ -163,23 +165,26 @@ def _progress(kind: str) -> Iterator[OnProgress | None]:
     if kind == "none":
         yield None
     elif kind == "json":
-        yield lambda state: _say(json.dumps({"done": state.done, "total": state.total, "items": state.items}))
+        yield lambda state: _say(json.dumps({"done": state.pages_done, "total": state.pages_total}))
     else:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = (
-            TextColumn("{task.description:32.32}", markup=False),
+            TextColumn("Reading"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("files, {task.fields[items]} items"),
+            TextColumn("pages, {task.fields[files]} files"),
             TimeRemainingColumn(),
         )
         with Bar(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("Reading", total=None, items=0)
+            task = bar.add_task("Reading", total=None, files="0")
             yield lambda state: bar.update(
-                task, completed=state.done, total=state.total, items=state.items, description=state.document
+                task,
+                completed=state.pages_done,
+                total=state.pages_total,
+                files=f"{state.files_done}/{state.files_total}",
             )
 
 

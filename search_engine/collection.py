@@ -28,8 +28,15 @@ class Collection:
     An id that an earlier item has already gets a suffix: ``report_3~2``.
     """
 
-    def __init__(self, indexes: Mapping[str, StoredIndex], dimension: int, settings: RetrievalSettings) -> None:
+    def __init__(
+        self,
+        indexes: Mapping[str, StoredIndex],
+        dimension: int,
+        settings: RetrievalSettings,
+        vector_weight: float = 1.0,
+    ) -> None:
         self._settings = settings
+        self._vector_weight = vector_weight if settings.vector_weight is None else settings.vector_weight
         self.items: list[Item] = []
         self._media: list[Path | None] = []
         self._texts: list[tuple[StoredSegment, int]] = []
@@ -141,7 +148,7 @@ class Collection:
             return by_vector
         fused = []
         for text, (near, _) in zip(texts, by_vector, strict=True):
-            channels = [(near, settings.vector_weight)]
+            channels = [(near, self._vector_weight)]
             if text is not None:
                 channels.append((self._lexical.search(text, depth, allowed)[0], settings.lexical_weight))
             fused.append(reciprocal_rank(channels, settings.rrf_k, top_k))

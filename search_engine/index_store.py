@@ -31,136 +31,32 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from search_engine.documents import Line, PageText
+from search_engine.index_records import (
+    FORMAT,
+    FileSum,
+    Manifest,
+    ModelKey,
+    Record,
+    Segment,
+    SegmentData,
+    SourceRecord,
+    StoredItem,
+    StoredText,
+    portable,
+    resolved,
+)
 from search_engine.lexical import Postings, merge_postings
-from search_engine.models.base import Embedder, Vectors
+from search_engine.models.base import Vectors
 from vrag.errors import IndexCorrupt, IndexError_, IndexMismatch
 from vrag.geometry import Box
-from vrag.items import Item
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelKey(_Record):
-    """What has to be equal for vectors to be comparable."""
-
-    name: str
-    dimension: int = Field(ge=1)
-    fingerprint: str
-
-    @classmethod
-    def of(cls, embedder: Embedder) -> ModelKey:
-        return cls(name=embedder.name, dimension=embedder.dimension, fingerprint=embedder.fingerprint)
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.dimension} dimensions, {self.fingerprint})"
-
-
-class FileSum(_Record):
-    size: int
-    sha256: str
-
-
-class Segment(_Record):
-    """``removed`` lists the rows of ``sources.jsonl`` whose items are gone."""
-
-    name: str
-    items: int
-    sources: int
-    files: dict[str, FileSum]
-    removed: tuple[int, ...] = ()
-
-
-class Manifest(_Record):
-    """``corpus`` is where page images and OCR results lie, as a portable path (see :func:`portable`)."""
-
-    format: int = FORMAT
-    name: str
-    model: ModelKey
-    corpus: str
-    segments: tuple[Segment, ...] = ()
-
-
-class SourceRecord(_Record):
-    """One indexed file (or one passage of a list), as it was when it was read.
-
-    ``path`` is portable; ``origin`` is the folder, list or file that it was discovered through, ``key`` its name
-    there. ``id`` is the stem of the ids of its items. ``problems`` say what could not be read; a file that failed has
-    no items.
-    """
-
-    path: str
-    origin: str
-    key: str
-    id: str
-    document: str
-    kind: str
-    uid: str | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    size: int
-    mtime_ns: int
-    sha256: str
-    items: int
-    problems: tuple[str, ...] = ()
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """What makes it the same source in the next build: the file, and its name in a list that gives it one."""
-        named = self.uid is not None or self.path.lower().endswith(".jsonl")
-        return self.path, self.key if named else ""
-
-
-class StoredItem(_Record):
-    """``media`` is a portable path; ``source`` the row in ``sources.jsonl``."""
-
-    item: Item
-    media: str | None
-    source: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredText:
-    """The text of an item, and the context that lexical search gives it (title, headings)."""
-
-    text: PageText
-    context: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentData:
-    """What a commit adds. ``vectors`` float32 (n, dimension), one row per item; a row of zeros is never found."""
-
-    sources: Sequence[SourceRecord]
-    items: Sequence[StoredItem]
-    texts: Sequence[StoredText]
-    vectors: Vectors
-    postings: Postings
-
-
-# ---- paths ----
-
-
-def portable(path: Path, index: Path) -> str:
-    """How an index remembers a path: relative to itself when it lies beside or below it, so both can move together."""
-    path, index = Path(os.path.abspath(path)), Path(os.path.abspath(index))
-    if path.is_relative_to(index.parent):
-        return Path(os.path.relpath(path, index)).as_posix()
-    return path.as_posix()
-
-
-def resolved(path: str, index: Path) -> Path:
-    """The inverse of :func:`portable`."""
-    return Path(os.path.normpath(Path(os.path.abspath(index)) / path))
 
 
 # ---- reading ----
@@ -277,7 +173,7 @@ class _Lines:
         return self._map[int(self._bounds[row]) : int(self._bounds[row + 1])]
 
 
-def _read_records(path: Path, kind: type[_Record]) -> Iterator[Any]:
+def _read_records(path: Path, kind: type[Record]) -> Iterator[Any]:
     try:
         with path.open("rb") as file:
             for line in file:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -68,7 +68,7 @@ class Ingestor:
         sources: Iterable[SourceFile],
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Iterator[FileResult]:
+    ) -> Generator[FileResult, None, None]:
         """One result per source, in the order of the sources; memory is bounded however many there are.
 
         ``workers``: processes, as many as there are cores by default. ``progress`` is called in the thread that iterates.

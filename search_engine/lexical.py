@@ -1,24 +1,31 @@
-"""BM25 over page text, in two fields: the page's own words and the context that it stands in.
+"""BM25 over page text, at two granularities and in two fields.
 
-A page of a report rarely repeats the title of the report or the heading of its chapter, yet a question names them.
-Each page therefore has a second, short field (see :mod:`search_engine.context`) that counts less. The two are
-combined before the saturation, as BM25F does (Robertson, Zaragoza, Taylor, "Simple BM25 extension to multiple
+*Granularities.* A question is mostly answered by a few lines, and words that stand together there say more than the
+same words scattered over a page; yet a page that is about the matter throughout deserves credit too. So the terms of
+a page are counted in passages of some sixty, and a page scores as a whole and through its best passage::
+
+    score(q, page) = bm25(q, page) + max over passages p of the page of  bm25(q, p)
+
+*Fields.* A page of a report rarely repeats the title of the report, but a question names it. Each page therefore has
+a second, short field, the context that it stands in (see :mod:`search_engine.context`), which counts less. The two
+are combined before the saturation, as BM25F does (Robertson, Zaragoza, Taylor, "Simple BM25 extension to multiple
 weighted fields", CIKM 2004)::
 
-    tf(t, d)    = sum over fields f of  weight_f * count_f(t, d) / (1 - b_f + b_f * length_f(d) / mean length_f)
-    score(q, d) = sum over terms t of q of  idf(t) * (k1 + 1) * tf(t, d) / (k1 + tf(t, d))
-    idf(t)      = log(1 + (N - n(t) + 0.5) / (n(t) + 0.5))
+    tf(t, d)   = sum over fields f of  weight_f * count_f(t, d) / (1 - b_f + b_f * length_f(d) / mean length_f)
+    bm25(q, d) = sum over terms t of q of  idf(t) * (k1 + 1) * tf(t, d) / (k1 + tf(t, d))
+    idf(t)     = log(1 + (N - n(t) + 0.5) / (n(t) + 0.5))
 
 Counting is done once, when a segment is written (:class:`Postings`, plain arrays keyed by the 64-bit hash of a term).
-Loading merges the segments into one inverted index with the weights worked in, so a query only adds up a few short
+Loading merges the segments into inverted lists with the weights worked in, so a query only adds up a few short
 arrays.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,127 +35,209 @@ from search_engine.tokens import UNIGRAM, document_terms, hash64, query_terms
 
 Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 
-_MAX_COUNT = np.iinfo(np.uint16).max
+#: Terms of a passage at most; a longer page is cut into equal parts.
+PASSAGE_TERMS = 64
+_MAX_COUNT = np.iinfo(np.uint8).max
 
 
 @dataclass(frozen=True, slots=True)
 class Postings:
-    """Term counts of ``n`` pages, sorted by term. ``starts[i]:starts[i + 1]`` are the rows of ``terms[i]``.
+    """Term counts of the passages of ``n`` pages, sorted by term. ``starts[i]:starts[i + 1]`` are the rows of
+    ``terms[i]``.
 
-    ``terms`` uint64 (t,), ``starts`` int64 (t + 1,), ``pages`` int32 (p,), ``counts`` uint16 (p, 2) per field,
-    ``lengths`` int32 (n, 2) per field. Fields: 0 the page, 1 its context.
+    ``terms`` uint64 (t,), ``starts`` int64 (t + 1,), ``passages`` int32 (r,), ``counts`` uint8 (r, 2) per field; for
+    every passage ``pages`` int32 (p,), ascending, and ``lengths`` int32 (p, 2) per field. Fields: 0 the text, 1 its
+    context. Every page has a passage, be it empty.
     """
 
     terms: NDArray[np.uint64]
     starts: NDArray[np.int64]
+    passages: NDArray[np.int32]
+    counts: NDArray[np.uint8]
     pages: NDArray[np.int32]
-    counts: NDArray[np.uint16]
     lengths: NDArray[np.int32]
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        """The number of pages."""
+        return int(self.pages[-1]) + 1 if len(self.pages) else 0
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """What has to be stored; ``Postings(**arrays)`` reads it back."""
-        return {name: getattr(self, name) for name in ("terms", "starts", "pages", "counts", "lengths")}
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 def count_terms(texts: Sequence[tuple[str, str]]) -> Postings:
     """The postings of pages given as ``(text, context)``."""
     hashes: dict[str, int] = {}
     terms: list[int] = []
-    pages: list[int] = []
+    passages: list[int] = []
     counts: list[tuple[int, int]] = []
-    lengths = np.zeros((len(texts), 2), np.int32)
-    for page, fields in enumerate(texts):
-        counted = [Counter(document_terms(text)) for text in fields]
-        for field, counter in enumerate(counted):
-            # Single characters repeat what the bigrams say already, and are not part of a page's length.
-            lengths[page, field] = sum(n for term, n in counter.items() if not term.startswith(UNIGRAM))
-        for term in sorted(counted[0].keys() | counted[1].keys()):
-            code = hashes.get(term)
-            if code is None:
-                code = hashes[term] = hash64(term)
-            terms.append(code)
+    pages: list[int] = []
+    lengths: list[tuple[int, int]] = []
+    for page, (text, context) in enumerate(texts):
+        around = Counter(document_terms(context))
+        for passage in _passages(document_terms(text)):
+            body = Counter(passage)
+            for term in sorted(body.keys() | around.keys()):
+                code = hashes.get(term)
+                if code is None:
+                    code = hashes[term] = hash64(term)
+                terms.append(code)
+                passages.append(len(pages))
+                counts.append((min(body[term], _MAX_COUNT), min(around[term], _MAX_COUNT)))
             pages.append(page)
-            counts.append((min(counted[0][term], _MAX_COUNT), min(counted[1][term], _MAX_COUNT)))
+            lengths.append((_length(body), _length(around)))
     return _grouped(
-        np.array(terms, np.uint64), np.array(pages, np.int32), np.array(counts, np.uint16).reshape(-1, 2), lengths
+        np.array(terms, np.uint64),
+        np.array(passages, np.int32),
+        np.array(counts, np.uint8).reshape(-1, 2),
+        np.array(pages, np.int32),
+        np.array(lengths, np.int32).reshape(-1, 2),
     )
 
 
+def _passages(terms: list[str]) -> Iterator[list[str]]:
+    """Equal parts of at most :data:`PASSAGE_TERMS` terms; single CJK characters do not count."""
+    total = sum(not term.startswith(UNIGRAM) for term in terms)
+    parts = max(1, -(-total // PASSAGE_TERMS))
+    part: list[str] = []
+    seen = done = 0
+    for term in terms:
+        if not term.startswith(UNIGRAM):
+            if seen * parts >= (done + 1) * total:
+                yield part
+                part = []
+                done += 1
+            seen += 1
+        part.append(term)
+    yield part
+
+
+def _length(counter: Counter[str]) -> int:
+    # Single characters repeat what the bigrams say already.
+    return sum(n for term, n in counter.items() if not term.startswith(UNIGRAM))
+
+
 def merge_postings(parts: Sequence[tuple[Postings, NDArray[np.bool_]]]) -> Postings:
-    """The postings of the pages marked in each part, numbered anew in order."""
-    terms, pages, counts, lengths = [], [], [], []
-    total = 0
-    for part, keep in parts:
-        number = np.cumsum(keep, dtype=np.int32) - 1 + np.int32(total)
-        rows = keep[part.pages]
-        terms.append(np.repeat(part.terms, np.diff(part.starts))[rows])
-        pages.append(number[part.pages[rows]])
-        counts.append(part.counts[rows])
-        lengths.append(part.lengths[keep])
-        total += int(np.count_nonzero(keep))
+    """The postings of the pages marked in each part (one mark per page), numbered anew in order."""
     if not parts:
         return count_terms([])
-    return _grouped(np.concatenate(terms), np.concatenate(pages), np.concatenate(counts), np.concatenate(lengths))
+    columns: list[tuple[NDArray[Any], ...]] = []
+    all_pages = all_passages = 0
+    for part, marked in parts:
+        keep = marked[part.pages]
+        page_number = np.cumsum(marked, dtype=np.int32) - 1 + np.int32(all_pages)
+        passage_number = np.cumsum(keep, dtype=np.int32) - 1 + np.int32(all_passages)
+        rows = keep[part.passages]
+        columns.append(
+            (
+                np.repeat(part.terms, np.diff(part.starts))[rows],
+                passage_number[part.passages[rows]],
+                part.counts[rows],
+                page_number[part.pages[keep]],
+                part.lengths[keep],
+            )
+        )
+        all_pages += int(np.count_nonzero(marked))
+        all_passages += int(np.count_nonzero(keep))
+    return _grouped(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
 def _grouped(
-    terms: NDArray[np.uint64], pages: NDArray[np.int32], counts: NDArray[np.uint16], lengths: NDArray[np.int32]
+    terms: NDArray[Any], passages: NDArray[Any], counts: NDArray[Any], pages: NDArray[Any], lengths: NDArray[Any]
 ) -> Postings:
-    """Rows in page order, brought into term order (stable, so pages stay ascending within a term)."""
+    """Rows in passage order, brought into term order (stable, so passages stay ascending within a term)."""
     order = np.argsort(terms, kind="stable")
     unique, first = np.unique(terms[order], return_index=True)
-    return Postings(unique, np.append(first, len(terms)).astype(np.int64), pages[order], counts[order], lengths)
+    starts = np.append(first, len(terms)).astype(np.int64)
+    return Postings(unique, starts, passages[order], counts[order], pages, lengths)
 
 
 class LexicalIndex:
     """A weighted inverted index over pages. Immutable, so it may be searched by many threads at once."""
 
     def __init__(self, postings: Postings, settings: RetrievalSettings | None = None) -> None:
-        self._settings = settings or RetrievalSettings()
+        settings = settings or RetrievalSettings()
         self._size = len(postings)
-        self._terms, self._starts, self._pages = postings.terms, postings.starts, postings.pages
-        self._impacts = self._weigh(postings.counts, postings.lengths)
+        self._terms = postings.terms
+        self._page_of = postings.pages
+        self._first_passage = np.flatnonzero(np.diff(postings.pages, prepend=-1))
+        self._passages = _Inverted(postings.starts, postings.passages, postings.counts, postings.lengths, settings)
+        self._pages = self._whole_pages(postings, settings)
 
     def __len__(self) -> int:
         return self._size
 
-    def _weigh(self, counts: NDArray[np.uint16], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
-        settings = self._settings
-        frequency = np.zeros(len(counts), np.float32)
-        for field, (weight, b) in enumerate(((1.0, settings.b), (settings.context_weight, settings.context_b))):
-            # Pages without text say nothing about how long a page with text is.
-            filled = lengths[:, field] > 0
-            mean = float(lengths[filled, field].mean()) if filled.any() else 1.0
-            norm = (1 - b + b * lengths[:, field] / mean).astype(np.float32)
-            # A field without text has no counts either; 1 only keeps 0 / 0 away (b = 1).
-            norm[~filled] = 1.0
-            frequency += weight * counts[:, field] / norm[self._pages]
-        k1 = settings.k1
-        return frequency * (k1 + 1) / (k1 + frequency)
+    def _whole_pages(self, postings: Postings, settings: RetrievalSettings) -> _Inverted:
+        """The same counts added up by page; a context, which all passages of a page share, is counted once."""
+        pages = postings.pages[postings.passages]
+        rows = np.repeat(np.arange(len(self._terms)), np.diff(postings.starts))
+        first = np.flatnonzero((np.diff(pages, prepend=-1) != 0) | (np.diff(rows, prepend=-1) != 0))
+        starts = np.searchsorted(first, postings.starts)
+        counts = _by_page(postings.counts, first)
+        lengths = _by_page(postings.lengths, self._first_passage)
+        return _Inverted(starts, pages[first], counts, lengths, settings)
 
     def search(self, query: str, k: int, allowed: NDArray[np.bool_] | None = None) -> Ranking:
         """The ``k`` best pages with a score above 0, best first, equal scores by number.
 
         ``allowed`` (n,) restricts the pages; the rarity of a term is then counted among them alone.
         """
-        scores = np.zeros(self._size, np.float32)
-        total = self._size if allowed is None else int(np.count_nonzero(allowed))
+        rows: dict[int, int] = {}
         for term, repeats in Counter(query_terms(query)).items():
             code = np.uint64(hash64(term))
-            at = int(np.searchsorted(self._terms, code))
-            if at == len(self._terms) or self._terms[at] != code:
-                continue
-            rows = slice(self._starts[at], self._starts[at + 1])
-            pages, impacts = self._pages[rows], self._impacts[rows]
-            if allowed is not None:
-                keep = allowed[pages]
-                pages, impacts = pages[keep], impacts[keep]
-            idf = np.log1p((total - len(pages) + 0.5) / (len(pages) + 0.5))
-            scores[pages] += np.float32(repeats * idf) * impacts
+            row = int(np.searchsorted(self._terms, code))
+            if row < len(self._terms) and self._terms[row] == code:
+                rows[row] = repeats
+        if not rows:
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        best = self._passages.scores(rows, None if allowed is None else allowed[self._page_of])
+        scores = np.maximum.reduceat(best, self._first_passage)
+        scores += self._pages.scores(rows, allowed)
         return _best(scores, k)
+
+
+class _Inverted:
+    """Inverted lists of one granularity, with everything but the rarity of a term worked into one number per row."""
+
+    def __init__(
+        self,
+        starts: NDArray[np.int64],
+        units: NDArray[np.int32],
+        counts: NDArray[np.generic],
+        lengths: NDArray[np.int32],
+        settings: RetrievalSettings,
+    ) -> None:
+        self._starts, self._units, self._size = starts, units, len(lengths)
+        frequency = np.zeros(len(counts), np.float32)
+        for field, (weight, b) in enumerate(((1.0, settings.b), (settings.context_weight, settings.context_b))):
+            # What holds no text says nothing about how long a text is.
+            filled = lengths[:, field] > 0
+            mean = float(lengths[filled, field].mean()) if filled.any() else 1.0
+            norm = np.where(filled, 1 - b + b * lengths[:, field] / mean, 1.0).astype(np.float32)
+            frequency += np.float32(weight) * counts[:, field] / norm[units]
+        self._impacts = frequency * np.float32(settings.k1 + 1) / (np.float32(settings.k1) + frequency)
+
+    def scores(self, rows: dict[int, int], allowed: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+        """BM25 of every unit for the terms in ``rows`` (term number: how often it is asked for)."""
+        scores = np.zeros(self._size, np.float32)
+        total = self._size if allowed is None else int(np.count_nonzero(allowed))
+        for row, repeats in rows.items():
+            span = slice(self._starts[row], self._starts[row + 1])
+            units, impacts = self._units[span], self._impacts[span]
+            if allowed is not None:
+                keep = allowed[units]
+                units, impacts = units[keep], impacts[keep]
+            rarity = np.log1p((total - len(units) + 0.5) / (len(units) + 0.5))
+            scores[units] += np.float32(repeats * rarity) * impacts
+        return scores
+
+
+def _by_page(values: NDArray[Any], first: NDArray[np.int64]) -> NDArray[np.int32]:
+    if not len(first):
+        return np.zeros((0, 2), np.int32)
+    values = values.astype(np.int32)
+    return np.stack([np.add.reduceat(values[:, 0], first), np.maximum.reduceat(values[:, 1], first)], axis=1)
 
 
 def _best(scores: NDArray[np.float32], k: int) -> Ranking:

@@ -13,19 +13,23 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from search_engine.builder import BuildOptions, BuildReport, Progress, compact_index, remove_documents, update_index
+from search_engine.builder import BuildOptions, BuildReport, compact_index, remove_documents, update_index
 from search_engine.collection import Collection
 from search_engine.documents import Line
-from search_engine.index_store import ModelKey, read_index
+from search_engine.index_records import ModelKey
+from search_engine.index_store import StoredIndex, read_index, read_manifest
 from search_engine.models.base import Embedder, Query
 from search_engine.models.registry import load_model
 from search_engine.settings import RetrievalSettings
 from vrag.errors import ConfigError, ModelError, RetrieverError, VragError
 from vrag.items import Hit, Item
+
+if TYPE_CHECKING:
+    from search_engine.ingest import Progress
 
 StrPath = str | os.PathLike[str]
 
@@ -46,7 +50,7 @@ class SearchEngine:
         self.settings = settings or RetrievalSettings()
         self._loading = threading.Lock()
         self._paths: dict[str, Path] = {}
-        self._collection = Collection({}, self.embedder.dimension, self.settings)
+        self._collection = self._collect({})
 
     # ------------------------------------------------------------------------------------------------------- building
 
@@ -152,8 +156,12 @@ class SearchEngine:
     def _load(self, paths: dict[str, Path]) -> None:
         key = ModelKey.of(self.embedder)
         stored = {name: read_index(path, key) for name, path in paths.items()}
-        self._collection = Collection(stored, self.embedder.dimension, self.settings)
+        self._collection = self._collect(stored)
         self._paths = paths
+
+    def _collect(self, stored: Mapping[str, StoredIndex]) -> Collection:
+        recommended = float(getattr(self.embedder, "fusion_weight", 1.0))
+        return Collection(stored, self.embedder.dimension, self.settings, recommended)
 
     def _folder(self, index: StrPath | None) -> Path:
         if index is None:
@@ -318,8 +326,6 @@ def _published(collection: Collection, row: int) -> dict[str, Any]:
 
 
 def _own_name(folder: Path) -> str:
-    from search_engine.index_store import read_manifest
-
     return read_manifest(folder).name
 
 

@@ -33,17 +33,21 @@ _TOKEN = re.compile(
     rf"|(?P<word>(?:(?![{CJK}])[^\W_])+(?:(?:[-\u2010\u2011'’&](?=[^\W_])|(?<=\d)\.(?=\d))(?:(?![{CJK}])[^\W_])+)*)"
     r"|(?P<percent>[%‰])"
 )
+_WORD = re.compile(r"[a-z]+")
 _PART = re.compile(r"\d+|[^\W\d_]+")
 
 # Function words and the words that ask; they say nothing about what a page is about.
 ENGLISH_STOPWORDS = frozenset(
-    """a about above after again against all also am an and any are as at be because been before being below between
-    both but by can could did do does doing down during each either few for from further had has have having he her
-    here hers him his how i if in into is it its itself just may me might more most must my no nor not of off on once
-    only or other our out over own per same shall she should so some such than that the their them then there these
-    they this those through to too under until up upon us very was we were what when where whether which while who
-    whom whose why will
-    with within without would you your""".split()  # noqa: SIM905
+    _WORD.findall(
+        """
+        a about above after again against all also am an and any are as at be because been before being below between
+        both but by can could did do does doing down during each either few for from further had has have having he her
+        here hers him his how i if in into is it its itself just me might more most must my no nor not of off on once
+        only or other our out over own per same shall she should so some such than that the their them then there these
+        they this those through to too under until up upon very was we were what when where whether which while who
+        whom whose why will with within without would you your
+        """
+    )
 )
 # Chinese words that ask or only bind; they are cut out of a *query* before it is split into bigrams.
 _CHINESE_FUNCTION_WORDS = re.compile(
@@ -51,6 +55,18 @@ _CHINESE_FUNCTION_WORDS = re.compile(
     "是否|有没有|能否|可以|分别|对应的|以及|根据|依据|按照|关于|其中|之间|的时候|多大|多长|多久|几个|几|谁|吗|呢|吧|了|的|是|在|和|与|及|或|"
     "把|被|从|到|由|对|为|中"
 )
+_ENGLISH_QUESTION = re.compile(r"\bhow (?:many|much|long|often|far)\b")
+# Spelled numbers meet their digits; "one" is mostly a pronoun.
+_NUMBER_WORDS = {
+    word: str(number)
+    for number, word in enumerate(
+        _WORD.findall(
+            "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+            "eighteen nineteen twenty"
+        ),
+        start=2,
+    )
+}
 
 
 def fold(text: str) -> str:
@@ -78,7 +94,7 @@ def _word_terms(token: str) -> Iterator[str]:
         yield re.sub(r"[-\u2010\u2011&.]", "", token)
     for part in parts:
         if part not in ENGLISH_STOPWORDS:
-            yield _number(part) if part.isdigit() else stem(part)
+            yield _number(part) if part.isdigit() else _NUMBER_WORDS.get(part) or stem(part)
 
 
 def _terms(folded: str, unigrams: bool) -> Iterator[str]:
@@ -104,8 +120,11 @@ def document_terms(text: str) -> list[str]:
 def query_terms(text: str) -> list[str]:
     """The terms of a question, without the words that only ask; if nothing else is left, with them."""
     folded = fold(text)
-    terms = list(_terms(_CHINESE_FUNCTION_WORDS.sub(" ", folded), unigrams=False))
-    return terms or list(_terms(folded, unigrams=False))
+    asked = _ENGLISH_QUESTION.sub(" ", _CHINESE_FUNCTION_WORDS.sub(" ", folded))
+    terms = list(_terms(asked, unigrams=False))
+    # What is left of a phrase when its function words are cut out is worth something only if there is nothing else.
+    longer = [term for term in terms if not term.startswith(UNIGRAM)]
+    return longer or terms or list(_terms(folded, unigrams=False))
 
 
 def hash64(term: str) -> int:

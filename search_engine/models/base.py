@@ -24,6 +24,8 @@ class Document:
     text: str | None = None
     image: Path | None = None
     video: Path | None = None
+    context: str | None = None
+    """What the text stands in: the document's name, its title, the headings. For models that read text alone."""
 
 
 @dataclass(frozen=True, slots=True)
