@@ -1,0 +1,151 @@
+"""How well pages are found: recall@k, MRR@10 and nDCG@5 over checked questions, overall, by slice, and by channel.
+
+The data folder holds ``pdf/`` (or ``images/``) with the documents and ``queries.jsonl`` with the questions, in the
+form of ViDoSeek: ``query``, ``evidence: [{file_name, pages}]``, ``evidence_mode`` ("any": each listed page is enough,
+"all": every page is needed, and recall is the share found), ``lang``, ``meta_info.source_type``. The index is built
+the usual way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from search_engine.search_engine import SearchEngine
+from search_engine.settings import RetrievalSettings
+from vrag.errors import ConfigError
+
+METRICS = ("recall@1", "recall@3", "recall@5", "recall@10", "mrr@10", "ndcg@5")
+_DEPTH = 10
+
+#: The channels, alone and together: what each contributes.
+CHANNELS = {
+    "fused": {},
+    "bm25": {"vector_weight": 0.0},
+    "bm25 without context": {"vector_weight": 0.0, "context_weight": 0.0},
+    "vectors": {"hybrid": False},
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """``pages`` are ``(document, page)``, a standalone image being its own page 1; ``document`` is where the question was asked about."""
+
+    text: str
+    document: str
+    pages: frozenset[tuple[str, int]]
+    all_needed: bool
+    language: str
+    source: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", type=Path, required=True, help="folder with queries.jsonl and pdf/ or images/")
+    parser.add_argument("--queries", default="queries.jsonl", help="the questions, inside the data folder")
+    parser.add_argument("--documents", help="the documents, inside the data folder (default: pdf)", default="pdf")
+    parser.add_argument("--index", type=Path, help="keep the index here and use it again (default: a temporary folder)")
+    parser.add_argument("--model", default="text_page", help="the embedding model")
+    parser.add_argument("--workers", type=int, help="processes that read the documents")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    questions = read_questions(args.data / args.queries)
+    keep = nullcontext(args.index) if args.index else tempfile.TemporaryDirectory(prefix="retrieval-")
+    with keep as folder:
+        engine = SearchEngine(args.model)
+        report = engine.build_index(args.data / args.documents, Path(folder), workers=args.workers)
+        rows = []
+        for channel, changes in CHANNELS.items():
+            settings = RetrievalSettings(**changes)
+            variant = SearchEngine(engine.embedder, settings=settings)
+            variant.load_index(Path(folder))
+            for scope in ("corpus", "document"):
+                scored = [(question, score(question, search(variant, question, scope))) for question in questions]
+                rows += summarise(channel, scope, scored, sliced=channel == "fused")
+    return {
+        "model": engine.model_name,
+        "questions": len(questions),
+        "pages": report.items,
+        "problems": [str(problem) for problem in report.problems],
+        "settings": RetrievalSettings().model_dump(),
+        "rows": rows,
+    }
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a file. Raises :class:`ConfigError` when it is not of the described form."""
+    questions = []
+    try:
+        for line in path.read_text("utf-8").splitlines():
+            raw = json.loads(line)
+            meta = raw["meta_info"]
+            evidence = raw.get("evidence") or [{"file_name": meta["file_name"], "pages": meta["reference_page"]}]
+            questions.append(
+                Question(
+                    text=raw["query"],
+                    document=meta["file_name"],
+                    pages=frozenset(
+                        (found["file_name"], page) for found in evidence for page in found.get("pages", [1])
+                    ),
+                    all_needed=raw.get("evidence_mode") == "all",
+                    language=raw.get("lang", "?"),
+                    source=meta.get("source_type", "?"),
+                )
+            )
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: question {len(questions) + 1} is not of the expected form ({error!r})") from error
+    return questions
+
+
+def search(engine: SearchEngine, question: Question, scope: str) -> list[tuple[str, int]]:
+    documents = None if scope == "corpus" else [question.document]
+    (hits,) = engine.retrieve([question.text], _DEPTH, documents=documents)
+    return [(hit.item.document, hit.item.page or 1) for hit in hits]
+
+
+def score(question: Question, ranking: Sequence[tuple[str, int]]) -> dict[str, float]:
+    """The metrics of one ranking (binary relevance, no page twice)."""
+    ranks = [rank for rank, page in enumerate(ranking, start=1) if page in question.pages]
+
+    def recall(k: int) -> float:
+        found = sum(rank <= k for rank in ranks)
+        return found / len(question.pages) if question.all_needed else float(found > 0)
+
+    gain = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= 5)
+    ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(5, len(question.pages)) + 1))
+    return {
+        **{f"recall@{k}": recall(k) for k in (1, 3, 5, 10)},
+        "mrr@10": 1 / ranks[0] if ranks else 0.0,
+        "ndcg@5": gain / ideal,
+    }
+
+
+def summarise(
+    channel: str, scope: str, scored: Sequence[tuple[Question, dict[str, float]]], sliced: bool
+) -> list[dict[str, Any]]:
+    """Means over all questions, and with ``sliced`` over every language, source type and half."""
+    groups: dict[str, list[dict[str, float]]] = {"all": [metrics for _, metrics in scored]}
+    if sliced:
+        for number, (question, metrics) in enumerate(scored):
+            half = "even" if number % 2 == 0 else "odd"
+            for name in (f"lang {question.language}", f"source {question.source}", f"{half} questions"):
+                groups.setdefault(name, []).append(metrics)
+    return [
+        {
+            "scope": scope,
+            "channel": channel,
+            "slice": name,
+            "n": len(chosen),
+            **{metric: sum(metrics[metric] for metrics in chosen) / len(chosen) for metric in METRICS},
+        }
+        for name, chosen in groups.items()
+    ]
