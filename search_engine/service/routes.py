@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,10 +12,11 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, TypeAdapter
 
-from search_engine.service import media, wire
+from search_engine.service import clips, media, wire
 from search_engine.service.slot import Engine
 from vrag import __version__
-from vrag.errors import MediaError, VragError
+from vrag.errors import ConfigError, MediaError, VragError
+from vrag.geometry import MAX_PIXELS as FRAME_PIXELS
 from vrag.items import Hit, Item
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ PUBLISHED_TOP_K = 3
 OLDER_TOP_K = 10
 #: Nobody is left to read this status; nginx uses it for a client that went away, and the metrics show it.
 CLIENT_GONE = 499
+#: Frames of one answer.
+MAX_FRAMES = 128
 #: Images may be kept by a browser and shown again after asking whether they changed (the index can be swapped).
 CACHE = "private, max-age=300"
 
@@ -314,6 +318,48 @@ async def item_thumbnail(
     except MediaError as error:
         raise HTTPException(410, str(error)) from None
     return image_response(request, small)
+
+
+@router.get(
+    "/items/{item_id:path}/frames",
+    tags=["items"],
+    response_model=wire.FramesResponse,
+    responses={
+        410: {"model": wire.Problem, "description": "The stored clip is gone or cannot be decoded"},
+        414: {"model": wire.Problem, "description": "The id is too long"},
+        501: {"model": wire.Problem, "description": "Video cannot be read here"},
+        **NOT_FOUND,
+    },
+    summary="Frames of a clip",
+)
+async def item_frames(
+    item_id: ItemId,
+    service: Parts,
+    t: Annotated[list[float] | None, Query(description="seconds; repeat it for several. Without it: sampled")] = None,
+    fps: Annotated[float, Query(gt=0, le=60, description="frames per second that are sampled")] = 1.0,
+    max_frames: Annotated[int, Query(ge=1, le=MAX_FRAMES, description="of the sample at most")] = 32,
+    max_pixels: Annotated[int, Query(ge=1, le=2**22, description="area of a frame at most")] = FRAME_PIXELS,
+) -> Response:
+    """JPEGs with their times: those on the screen at the times `t`, or a sample that is spread evenly over the clip."""
+    engine, item = item_of(service, item_id)
+    if item.kind != "video":
+        raise HTTPException(404, f"{_shown(item_id)} is a {item.kind} and has no frames.")
+    if t is not None and (len(t) > MAX_FRAMES or not all(math.isfinite(moment) for moment in t)):
+        raise HTTPException(422, f"t: at most {MAX_FRAMES} times, each an ordinary number of seconds.")
+    path = await asyncio.to_thread(engine.media_path, item_id)
+    try:
+        if path is None:
+            raise MediaError(f"The stored clip of {_shown(item_id)} is gone; build the index again to restore it.")
+        async with service.decoding:
+            if t is not None:
+                frames = await asyncio.to_thread(clips.at_times, path, t, max_pixels)
+            else:
+                frames = await asyncio.to_thread(clips.sampled, path, fps, max_frames, max_pixels)
+    except MediaError as error:
+        raise HTTPException(410, str(error)) from None
+    except ConfigError as error:
+        raise HTTPException(501, str(error)) from None
+    return reply(wire.FramesResponse(frames=frames))
 
 
 @router.get(

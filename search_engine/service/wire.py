@@ -164,6 +164,17 @@ class ReloadResponse(BaseModel):
     previous: IndexState
 
 
+class ClipFrame(BaseModel):
+    t: float = Field(description="seconds from the start of the clip")
+    image: str = Field(description="a JPEG, in base64")
+
+
+class FramesResponse(BaseModel):
+    """Frames of a clip in the order of time."""
+
+    frames: list[ClipFrame]
+
+
 class Problem(BaseModel):
     """Every error: a sentence for a person, and the fields it is about where there are any."""
 
