@@ -14,6 +14,7 @@ its first batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from search_engine.models.checkpoint import Checkpoint
@@ -53,7 +54,9 @@ class GVE(VisualEmbedder):
         if positions not in ("mrope", "1d"):
             raise ConfigError(f"positions has to be mrope or 1d, not {positions!r}.")
         # One token is kept for END.
-        super().__init__(checkpoint, max_length=max_length - 1, flat_positions=positions == "1d", **options)
+        super().__init__(
+            _windowed(checkpoint, max_length), max_length=max_length - 1, flat_positions=positions == "1d", **options
+        )
         end = self.format.tokenizer.token_to_id(END)
         if end is None:
             raise ConfigError(f"{checkpoint.path / 'tokenizer.json'} has no token {END}; it is of another model.")
@@ -85,7 +88,7 @@ class GVE(VisualEmbedder):
         if content.image is not None:
             parts.append(Part(visual=plan_image(content.image, self.patch, self._image_areas)))
         if content.text or not parts:
-            parts.append(Part(content.text or "NULL"))
+            parts.append(Part(content.text or ""))
         return self.assemble(content.instruction, parts)
 
     def _clip(self, video: Any) -> Visual:
@@ -97,3 +100,20 @@ class GVE(VisualEmbedder):
 
     def _finish(self, ids: list[int]) -> list[int]:
         return [*ids, self._end]
+
+
+def _windowed(checkpoint: Checkpoint, longest: int) -> Checkpoint:
+    """The checkpoint with attention limited to ``sliding_window`` tokens in every layer, as the published modelling code has it.
+
+    That code does not ask ``use_sliding_window`` (which says false), newer releases of transformers do. The window of the released
+    checkpoints, 32,768 tokens, is wider than any prompt here; it matters for checkpoints with a smaller one.
+    """
+    config = dict(checkpoint.config)
+    nested = config.get("text_config")
+    text = dict(nested) if isinstance(nested, dict) else config
+    if 0 < (text.get("sliding_window") or 0) < longest:
+        text.update(use_sliding_window=True, max_window_layers=0)
+        text.pop("layer_types", None)
+    if isinstance(nested, dict):
+        config["text_config"] = text
+    return replace(checkpoint, config=config)

@@ -87,16 +87,18 @@ def load_model(
         config = model_class.config_class.from_dict(settings)
     except Exception as error:  # Whatever a foreign configuration makes the library raise.
         raise ConfigError(f"{where} is not a usable configuration of {kind}: {error}") from error
+    files = ", ".join(file.name for file in sorted(checkpoint.path.glob("*.safetensors"))) or "pytorch_model.bin"
     try:
         model, report = model_class.from_pretrained(
             checkpoint.path, config=config, dtype=dtype, output_loading_info=True, **options
         )
     except Exception as error:  # Shape mismatches, damaged tensors, no memory: the library's words say which.
-        raise ConfigError(f"The weights in {checkpoint.path} do not fit {where}: {error}") from error
+        raise ConfigError(
+            f"{checkpoint.path}: {files} cannot be loaded as what config.json describes: {error}"
+        ) from error
     missing = sorted(key for key in report["missing_keys"] if head or not key.endswith(_OPTIONAL))
     odd = sorted(str(key) for key in report.get("mismatched_keys") or ())
     if missing or odd:
-        files = ", ".join(file.name for file in sorted(checkpoint.path.glob("*.safetensors"))) or "pytorch_model.bin"
         some = ", ".join((missing + odd)[:3])
         raise ConfigError(
             f"{checkpoint.path}: {files} is of another model than config.json; {len(missing + odd)} weights are missing or of "
@@ -144,8 +146,11 @@ class PromptFormat:
         return list(self.tokenizer.encode(prompt).ids)
 
 
-def load_prompt_format(checkpoint: Checkpoint, max_length: int) -> PromptFormat:
-    """Raises ConfigError, naming the file, when tokenizer or template are missing or belong to another model."""
+def load_prompt_format(checkpoint: Checkpoint, max_length: int | None) -> PromptFormat:
+    """``max_length``: where prompts are cut, in tokens; None: nowhere.
+
+    Raises ConfigError, naming the file, when tokenizer or template are missing or belong to another model.
+    """
     tokenizer, source = _tokenizer(checkpoint)
     config = checkpoint.config
     tokens = {
@@ -161,7 +166,8 @@ def load_prompt_format(checkpoint: Checkpoint, max_length: int) -> PromptFormat:
     text, where = chat_template(checkpoint)
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
     environment.globals["raise_exception"] = _refuse
-    tokenizer.enable_truncation(max_length)
+    if max_length is not None:
+        tokenizer.enable_truncation(max_length)
     try:
         template = environment.from_string(text)
         probe = str(template.render(messages=_PROBE, add_generation_prompt=True))

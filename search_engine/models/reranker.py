@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from search_engine.models.base import Document, Query
 from search_engine.models.checkpoint import Checkpoint, open_checkpoint
 from search_engine.models.qwen3_vl import Qwen3Vision
-from search_engine.models.visual import Content, Part, Prepared, VisualEncoder
+from search_engine.models.visual import Content, Part, Prepared, TooLong, VisualEncoder
 from vrag.errors import ConfigError
 
 SYSTEM = (
@@ -44,6 +44,7 @@ class Reranker(VisualEncoder):
 
     TIMED_PAIRS = True
     NEEDS_HEAD = True
+    CUTS_THE_END = False
 
     def __init__(
         self,
@@ -60,10 +61,8 @@ class Reranker(VisualEncoder):
                 f"{checkpoint.path / 'config.json'} is not of a Qwen3-VL model; a reranker has to be one."
             )
         self.instruction = instruction
-        self._most = max_length
         self._direction: torch.Tensor | None = None
-        # Cutting is done here, because the end of the prompt has to stay.
-        super().__init__(checkpoint, max_length=max_length * 4, **options)
+        super().__init__(checkpoint, max_length=max_length, **options)
         self.vision = Qwen3Vision(self.patch, image_tokens, max_frames=max_frames)
 
     @property
@@ -117,10 +116,15 @@ class Reranker(VisualEncoder):
 
     def _finish(self, ids: list[int]) -> list[int]:
         """Cut to length: what is not special goes from the end, the tail stays."""
-        if len(ids) <= self._most:
+        if len(ids) <= self.max_length:
             return ids
+        # The special tokens, among them those of the pictures, all have to stay.
         body, tail = ids[:-_TAIL], ids[-_TAIL:]
-        room = self._most - _TAIL - sum(token in self._special for token in body)
+        room = self.max_length - _TAIL - sum(token in self._special for token in body)
+        if room < 0:
+            raise TooLong(
+                f"the pictures take more than the {self.max_length:,} tokens of a prompt; allow fewer pixels or frames."
+            )
         kept = []
         for token in body:
             if token in self._special:

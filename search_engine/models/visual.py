@@ -49,7 +49,7 @@ _LONGEST_TOKEN = 256
 class Content:
     """What one vector is made of. ``video`` is the path of a file, or frames in order (two a second).
 
-    Empty content is embedded as the checkpoint's authors do it, as the word NULL.
+    Empty content is embedded as each model's authors do it (Qwen3-VL-Embedding: as the word NULL).
     """
 
     text: str | None = None
@@ -107,6 +107,8 @@ class VisualEncoder:
     STATISTICS: tuple[tuple[float, ...], tuple[float, ...]] = ((0.5,) * 3, (0.5,) * 3)
     #: Whether the pairs of frames of a clip stand apart in the prompt, each after its time.
     TIMED_PAIRS = False
+    #: Whether a prompt that is too long simply ends where the room does.
+    CUTS_THE_END = True
     #: Whether the head of the language model is used, and so has to be among the weights.
     NEEDS_HEAD = False
 
@@ -130,7 +132,7 @@ class VisualEncoder:
             raise ConfigError(f"{checkpoint.path / 'config.json'} does not say vision_config.patch_size.")
         self.time_rate = float(vision.get("tokens_per_second", 1.0))
         self.mean, self.std = image_statistics(checkpoint, self.patch, self.STATISTICS)
-        self.format = load_prompt_format(checkpoint, max_length)
+        self.format = load_prompt_format(checkpoint, max_length if self.CUTS_THE_END else None)
         config = checkpoint.config
         self.image_id, self.video_id = int(config["image_token_id"]), int(config["video_token_id"])
         self._replicas: list[_Replica] = []

@@ -218,6 +218,18 @@ def test_positions_of_gve_are_a_setting(gve: Any, gve_path: Path, contents: list
         load_model(str(gve_path), positions="2d")
 
 
+def test_a_window_narrower_than_the_prompt_is_kept_to(gve: Any, tmp_path: Path) -> None:
+    """As in the published code, where ``use_sliding_window: false`` does not switch it off."""
+    config = {**tiny.gve_config(), "sliding_window": 64, "use_sliding_window": False, "max_window_layers": 2}
+    narrow: Any = load_model(str(tiny.write_checkpoint(tmp_path / "m", config)), devices="cpu")
+    head, tail = "the beginning " * 30, " and then the end" * 10
+    # Two layers of 64 tokens see 128 back; what stands before that cannot matter.
+    far = narrow.embed([Content(head + tail), Content(head.upper() + tail)]).vectors
+    assert _difference(far[0], far[1]) < EXACT
+    wide = gve.embed([Content(head + tail), Content(head.upper() + tail)]).vectors
+    assert _difference(wide[0], wide[1]) > 1e-4
+
+
 def test_limits_of_pixels_and_frames(qwen3: Any, qwen3_path: Path, gve: Any, tmp_path: Path) -> None:
     picture = Content(image=noise(1200, 900))
     assert qwen3.prepare(picture).visual_tokens == 38 * 28
