@@ -118,7 +118,7 @@ class ScriptedModel:
         body = await request.json()
         self.requests.append(body)
         self.headers.append(dict(request.headers))
-        if problem := _problem(body):
+        if problem := problem_of(body):
             return JSONResponse({"error": {"message": problem, "type": "invalid_request_error"}}, 422)
         try:
             said = self._next(body)
@@ -151,7 +151,7 @@ class ScriptedModel:
             self.open -= 1
 
 
-def _problem(body: Json) -> str | None:
+def problem_of(body: Json) -> str | None:
     """What a strict server would refuse about the request."""
     if not isinstance(body.get("model"), str) or not body["model"]:
         return "model: a string is required"
