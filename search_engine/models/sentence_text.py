@@ -1,7 +1,7 @@
 """Any text model of the sentence-transformers library, such as BAAI/bge-m3, over the text of pages and passages.
 
-It reads what the page says, never how it looks. A model may know no Chinese, or no English; the search engine therefore fuses
-its ranking with the lexical one by script (see :func:`reads_script`), so that it cannot push away what words alone would find.
+It reads what the page says, never how it looks. A model may know no Chinese, or no English, and gives a vector all the same:
+:meth:`SentenceText.reads_script` says when its ranking should not be listened to.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class SentenceText:
                 f"{checkpoint.path} cannot be loaded as a sentence-transformers model: {error}"
             ) from error
         self.checkpoint = checkpoint
-        full = int(self._model.get_sentence_embedding_dimension())
+        # Renamed in release 6 of the library.
+        measure = getattr(self._model, "get_embedding_dimension", None) or self._model.get_sentence_embedding_dimension
+        full = int(measure())
         if dimension is not None and not 1 <= dimension <= full:
             raise ConfigError(f"{checkpoint.name} has {full} dimensions; {dimension} cannot be kept of them.")
         self._dimension = dimension or full
@@ -96,14 +98,14 @@ class SentenceText:
         return self._encode([query.text or "" for query in queries], self._query_prompt)
 
     def reads_script(self, text: str) -> bool:
-        """Whether the model's vocabulary covers ``text``: fewer than a third of its words come out as unknown.
+        """Whether the model's vocabulary covers ``text``: fewer than a quarter of its words come out as unknown.
 
         A model that cannot read a query gives a vector all the same, and its ranking is noise.
         """
         tokenizer = self._model.tokenizer
         unknown = getattr(tokenizer, "unk_token_id", None)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return not ids or unknown is None or sum(token == unknown for token in ids) * 3 < len(ids)
+        return not ids or unknown is None or sum(token == unknown for token in ids) * 4 < len(ids)
 
     def _encode(self, texts: list[str], prompt: str) -> Vectors:
         vectors = self._model.encode(

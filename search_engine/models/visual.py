@@ -37,7 +37,7 @@ from vrag.errors import ConfigError, MediaError
 log = logging.getLogger(__name__)
 
 #: Tokens of a batch, padding counted, where nothing else is said.
-CPU_BATCH_TOKENS = 8_192
+CPU_BATCH_TOKENS = 1_024
 GPU_BATCH_TOKENS = 32_768
 #: Threads that decode pictures ahead of the model, for every device.
 _DECODERS = 4
