@@ -35,6 +35,8 @@ ROOT, ANSWER = "root", "answer"
 ROOT_NAME = "Initial Node"
 MAX_ID_CHARS = 80
 _WORDS_OF_AN_ID = 6
+#: One encoder for all lines: ``json.dumps`` would make one for each.
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 NodeState = Literal["searching", "memorised", "dead_end", "critical_path"]
 
@@ -280,7 +282,7 @@ class MemoryGraph:
             lines.append(line)
         if self.answer_parents is not None:
             lines.append({"id": ANSWER, "parent_ids": list(self.answer_parents)})
-        return "[\n" + ",\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n]"
+        return "[\n" + ",\n".join(map(_encode, lines)) + "\n]"
 
     # The watcher's form
 
