@@ -26,6 +26,7 @@ from PIL import Image
 if __package__ in (None, ""):  # started as a script: the project's root is on the path only where it is installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from demo.reporting import report
 from demo.terminal import lines
 from vrag.chat import AsyncChatModel, ChatModel
 from vrag.episode import Outcome
@@ -33,6 +34,7 @@ from vrag.errors import VragError
 from vrag.events import Answered, CropRequested, Event, SearchStarted, Thought, ViewRef, ViewShown
 from vrag.pages import open_page, view_of
 from vrag.records import RecordWriter
+from vrag.report import Report
 from vrag.retriever import AsyncHttpRetriever, HttpRetriever
 from vrag.runner import Run, arun, run
 from vrag.settings import Settings
@@ -87,6 +89,14 @@ class VRAG:
         with self._running(question) as (course, _):
             course.wait()
             return _answer(course)
+
+    def report(self, question: str) -> Report:
+        """A longer, sectioned answer in which claims carry their evidence; ``vrag.report.save_html`` writes it to a file.
+
+        Errors are raised as by :meth:`run`.
+        """
+        with self._running(question) as (course, _):
+            return report(course, question, "vrag", self.settings)
 
     def stream(self, question: str, *, should_stop: Stop | None = None) -> Generator[Event, None, Outcome | None]:
         """The typed events of a run, ending with ``Answered`` or ``Failed``; the generator's value is the outcome.
