@@ -32,6 +32,8 @@ MIN_SCORE = 0.5
 #: Sides above this are scaled down before anything else; a longer, thinner picture is read window by window instead.
 MAX_SIDE = 2000
 MAX_ASPECT = 2.5
+#: The networks are too small to gain from more.
+MAX_THREADS = 4
 
 # How onnxruntime, OpenCV and C++ say it.
 _OUT_OF_MEMORY = re.compile("bad_alloc|allocate|insufficient memory", re.IGNORECASE)
@@ -41,7 +43,10 @@ _threads: int | None = None
 
 
 def limit_threads(count: int) -> None:
-    """How many threads the engine of this process may use; has to be called before the first picture is read."""
+    """How many threads the engine of this process may use (half the cores by default, 4 at most).
+
+    Has to be called before the first picture is read.
+    """
     global _threads
     _threads = count
 
@@ -155,7 +160,8 @@ def _engine() -> Any:
 
     logging.getLogger("RapidOCR").setLevel(logging.ERROR)
     cores = os.cpu_count() or 1
-    threads = max(1, min(_threads or cores, cores))
+    # The threads of onnxruntime wait for each other spinning: as many as cores cost twice the time once anything else runs.
+    threads = max(1, min(_threads or cores // 2, MAX_THREADS, cores))
     cv2.setNumThreads(threads)
     return rapidocr.RapidOCR(
         params={
