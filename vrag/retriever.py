@@ -207,7 +207,7 @@ class _Http:
         head = head if head.endswith((".", "!", "?")) else head + "."
         if status in (401, 403):
             head += " Set its key: search_api_key=... or VRAG_SEARCH_API_KEY."
-        elif item_id is not None and 400 <= status < 500 and status not in BUSY:
+        elif item_id is not None and (400 <= status < 500 or status == 501) and status not in BUSY:
             return MediaError(f"{head} So there is no picture of {item_id!r}; was the index changed since the search?")
         elif status == 404:
             head += " Does search_url end with the path of the search endpoint, /search?"

@@ -34,7 +34,7 @@ from tests.servers import (
 from vrag.errors import ConfigError
 from vrag.events import Answered, Delta, Event, Failed, GraphChanged, Memorized, Usage
 from vrag.memory_graph import from_json
-from vrag.records import list_runs, read_record
+from vrag.records import FetchEntry, list_runs, read_record
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -251,7 +251,7 @@ def test_typed_events_blocking_and_async() -> None:
     assert [width * height <= 200_000 for width, height in pictures(model.requests[2])] == [True]
 
 
-def test_text_and_video_through_the_service() -> None:
+def test_text_and_video_through_the_service(tmp_path: Path) -> None:
     retriever = TinyRetriever([clip("harbour", "wind power"), passage("notes", "Wind power is 42 MW.")])
     keep = call(
         "summarize_and_memorize",
@@ -263,7 +263,7 @@ def test_text_and_video_through_the_service() -> None:
     )
     model = ScriptedModel([SEARCH, keep, ANSWER] * 2)
     with serve(model.app) as model_url, serve(retriever.app) as search_url:
-        agent = VimRAG(base_url=f"{model_url}/v1", search_url=f"{search_url}/search")
+        agent = VimRAG(base_url=f"{model_url}/v1", search_url=f"{search_url}/search", record_dir=tmp_path)
         for events in both(agent):
             kept = next(event for event in events if isinstance(event, Memorized)).kept
             assert [entry.get("timestamps") for entry in kept] == [None, [2.0, 6.0]]
@@ -271,6 +271,10 @@ def test_text_and_video_through_the_service() -> None:
     assert len(pictures(model.requests[1])) == 8
     assert len(pictures(model.requests[2])) == 2
     assert "Wind power is 42 MW." in json.dumps(model.requests[2])
+    for summary in list_runs(tmp_path):
+        fetched = [entry for entry in read_record(summary.path).entries if isinstance(entry, FetchEntry)]
+        assert [(entry.item_id, entry.frames) for entry in fetched] == [("harbour", tuple(map(float, range(8))))]
+        assert fetched[0].bytes > 8_000
 
 
 def test_stop_and_close() -> None:

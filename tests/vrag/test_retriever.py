@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.servers import Entry, Fault, TinyRetriever, dead_url, page, serve
+from tests.servers import Entry, Fault, TinyRetriever, clip, dead_url, page, serve
+from vrag.episode import Frame
 from vrag.errors import ConfigError, MediaError, RetrieverError, VragError
 from vrag.items import Hit
 from vrag.retriever import AsyncHttpRetriever, HttpRetriever
@@ -258,3 +259,54 @@ def test_many_threads_share_one_client() -> None:
         queries = ["solar", "wind", "water"] * 20
         expected = {"solar": "report_1", "wind": "report_2", "water": "slides_1"}
         assert list(pool.map(ask, queries)) == [expected[query] for query in queries]
+
+
+def frames_of(settings: SearchSettings) -> list[list[Frame] | str]:
+    """What both clients give for the frames of one clip; an error is given as its text."""
+
+    async def awaited() -> list[Frame] | str:
+        async with AsyncHttpRetriever(settings) as retriever:
+            try:
+                return await retriever.frames("harbour 1/2", 0.5, 3, 9_000)
+            except VragError as error:
+                return f"{type(error).__name__}: {error}"
+
+    with HttpRetriever(settings) as retriever:
+        try:
+            blocking: list[Frame] | str = retriever.frames("harbour 1/2", 0.5, 3, 9_000)
+        except VragError as error:
+            blocking = f"{type(error).__name__}: {error}"
+    return [blocking, asyncio.run(awaited())]
+
+
+def test_the_frames_of_a_clip() -> None:
+    service = TinyRetriever([clip("harbour 1/2", "wind", frames=5)])
+    with serve(service.app) as url:
+        blocking, awaited = frames_of(SearchSettings(search_url=url))
+    assert blocking == awaited
+    assert [frame.seconds for frame in blocking if isinstance(frame, Frame)] == [0.0, 1.0, 2.0]
+    assert all(isinstance(frame, Frame) and frame.image.startswith(b"\xff\xd8") for frame in blocking)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (Fault(200, "no json"), "MediaError: harbour 1/2: "),
+        (Fault(200, {"frames": [{"t": 1, "image": "not base64!"}]}), "no list of frames"),
+        (Fault(200, {"frames": [{"t": "soon", "image": ""}]}), "no list of frames"),
+        (Fault(200, "[" * 100_000), "no list of frames"),
+        (Fault(200, {"frames": []}), "MediaError: harbour 1/2: the clip has no frames"),
+        (Fault(200, '{"frames": [{"t": 1e999, "image": ""}]}'), "the clip has no frames"),
+        (Fault(410, {"detail": "The clip is gone."}), "MediaError"),
+        (Fault(501, {"detail": "Reading video needs PyAV."}), "needs PyAV"),
+        (Fault(500, {"detail": "Out of memory."}), "RetrieverError"),
+    ],
+)
+def test_frames_that_cannot_be_used(fault: Fault, said: str) -> None:
+    service = TinyRetriever([clip("harbour 1/2", "wind", frames=5)])
+    with serve(service.app) as url:
+        service.faults = [fault, fault]
+        blocking, awaited = frames_of(SearchSettings(search_url=url, search_retries=0))
+    assert blocking == awaited
+    assert isinstance(blocking, str)
+    assert said in blocking
