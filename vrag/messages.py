@@ -61,6 +61,8 @@ def joined(turns: Sequence[Message]) -> list[Message]:
         for part in content:
             if parts and isinstance(part, str) and isinstance(parts[-1], str):
                 parts[-1] += "\n\n" + part
+            elif parts and isinstance(part, str) and not part.startswith("\n"):
+                parts.append("\n" + part)  # templates put it right behind the picture
             else:
                 parts.append(part)
         out.append(Message(turn.role, tuple(parts), turn.tool_calls, turn.tool_call_id))
