@@ -3,97 +3,108 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import streamlit as st
 
-from demo.ui import timeline
+from demo.ui import health, run_view
 from demo.ui.live import LiveRun
+from demo.ui.pictures import Source
+from demo.ui.text import plain
 from demo.vrag_agent import VRAG
 from vrag.events import Event
 from vrag.settings import Settings
 
-QUESTIONS = Path(__file__).resolve().parents[2] / "search_engine" / "corpus" / "example" / "questions.jsonl"
+EXAMPLE = Path(__file__).resolve().parents[2] / "search_engine" / "corpus" / "example"
+#: The name of the example corpus in a search service.
+EXAMPLE_CORPUS = "example"
+MAX_CHARS = 2000
+#: Seconds between two looks at a run.
+EVERY = 0.5
 
 
 @st.cache_data(show_spinner=False)
 def examples() -> list[str]:
     """The questions of the example corpus that are marked for showing."""
     try:
-        rows = [json.loads(line) for line in QUESTIONS.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = (EXAMPLE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError):
         return []
     return [row["query"] for row in rows if row.get("example")][:6]
 
 
 def start(question: str, settings: Settings) -> None:
-    def stream(stop: threading.Event) -> Iterator[Event]:
-        return VRAG.from_settings(settings).stream(question, should_stop=stop.is_set)
+    """Begin a run in the background; one that still goes on in this browser tab is stopped."""
+
+    def stream(should_stop: Callable[[], bool]) -> Iterator[Event]:
+        return VRAG.from_settings(settings).stream(question, should_stop=should_stop)
 
     previous: LiveRun | None = st.session_state.get("run")
     if previous is not None:
         previous.stop()
     st.session_state["run"] = LiveRun(question, stream)
+    # The sources of the run before are not those of this one.
+    st.session_state.pop("live-source", None)
 
 
 def page(settings: Settings) -> None:
-    st.title("VRAG")
-    st.caption(
-        "Ask about the documents. The agent searches, looks at pages, looks closer, and answers with its source."
-    )
-    if found := examples():
-        st.pills("Examples", found, key="example", on_change=take_example, label_visibility="collapsed")
-    with st.form("ask", border=False):
-        question = st.text_area("Question", key="question", height=80, placeholder="What would you like to know?")
-        asked = st.form_submit_button("Ask", type="primary", icon=":material/send:")
-    if asked:
-        if question.strip():
-            start(question.strip(), settings)
-        else:
-            st.warning("Type a question first.")
     run: LiveRun | None = st.session_state.get("run")
+    if run is None:
+        st.title("Ask your documents", anchor=False)
+        st.caption("The agent searches, looks at pages, looks closer, and answers with the page and region it read.")
+    offered = examples() if EXAMPLE_CORPUS in health.search(settings).corpora else []
+    with st.container(horizontal=True, vertical_alignment="center", key="ask"):
+        asked = st.chat_input("Ask about the documents", key="question", max_chars=MAX_CHARS)
+        if run is not None and offered:
+            with st.popover("Examples", icon=":material/lightbulb:", width="content"):
+                suggest(offered, settings)
+    if run is None:
+        if offered:
+            st.caption("Or try one of these:")
+            suggest(offered, settings)
+        advise(settings)
+    if asked and asked.strip():
+        start(asked.strip(), settings)
+        st.rerun()
     if run is not None:
-        watch(settings.search_url)
+        watch(run, settings)
 
 
-def take_example() -> None:
-    if st.session_state.get("example"):
-        st.session_state["question"] = st.session_state["example"]
+def suggest(offered: list[str], settings: Settings) -> None:
+    """Example questions; a click asks."""
+    with st.container(horizontal=True, gap="small", key="examples"):
+        for number, question in enumerate(offered):
+            st.button(plain(question), key=f"example-{number}", on_click=start, args=(question, settings))
 
 
-def watch(search_url: str) -> None:
-    """Draw the run; while it goes on, draw it again twice a second."""
-    run: LiveRun = st.session_state["run"]
-    every = None if run.done else 0.5
+def advise(settings: Settings) -> None:
+    """Before the first question: what is not running, and how to start it."""
+    if not health.search(settings).up:
+        st.warning(
+            f"The search service at {plain(settings.search_url)} {plain(health.search(settings).words)}. Start it with "
+            "`./run_demo.sh search`, or with `python search_engine/search_engine_api.py`.",
+            icon=":material/cloud_off:",
+        )
+    if not health.model(settings).up:
+        st.warning(
+            f"The model server at {plain(settings.base_url)} {plain(health.model(settings).words)}. "
+            "`./run_demo.sh vrag` starts one or says what to do; without a GPU, `./run_demo.sh` runs everything with the "
+            "extractive reader. An API key goes into the settings on the left.",
+            icon=":material/cloud_off:",
+        )
 
-    @st.fragment(run_every=every)
+
+def watch(run: LiveRun, settings: Settings) -> None:
+    """Draw the run; while it goes on, draw it again and again."""
+    going = not run.done
+
+    @st.fragment(run_every=EVERY if going else None)
     def live() -> None:
-        draw_run(run, search_url)
-        if every is not None and run.done:
+        snapshot = run.snapshot()
+        if going and snapshot.done:
             st.rerun()  # once more, without the timer
+        run_view.draw(snapshot, Source.of(settings), "live", run.stop)
 
     live()
-
-
-def draw_run(run: LiveRun, search_url: str) -> None:
-    events = list(run.events)
-    end = run.end
-    head, button = st.columns([5, 1], vertical_alignment="center")
-    cost = timeline.totals(events)
-    head.markdown(f"**{timeline.plain(run.question)}**")
-    head.caption(
-        f"{run.seconds:.0f} s · {cost['calls']:.0f} model calls · {cost['tokens']:.0f} tokens · {cost['pixels'] / 1e6:.1f} MP looked at"
-    )
-    if not run.done and button.button("Stop", icon=":material/stop_circle:", disabled=run.stopping):
-        run.stop()
-    if end is not None:
-        timeline.draw_end(end, search_url, "live")
-        with st.expander("How it got there", expanded=True):
-            timeline.draw(events, search_url, "live")
-        return
-    timeline.draw(events, search_url, "live")
-    if text := timeline.streaming_text(events):
-        st.markdown(f":gray[{timeline.plain(text[-2000:])}]")
-    st.caption("Stopping ..." if run.stopping else "Working ...")

@@ -2,87 +2,109 @@
 
 from __future__ import annotations
 
-import io
+from dataclasses import dataclass
 from typing import Literal
 
 import streamlit as st
 from PIL import Image, ImageDraw
 
+from demo.ui import health
+from demo.ui.text import literal, plain
 from vrag.errors import VragError
-from vrag.geometry import Box, whole
+from vrag.geometry import Box, to_displayed, whole
 from vrag.items import Item
+from vrag.pages import decode_rgb, encode_jpeg, open_page, view_of
 from vrag.retriever import HttpRetriever
-from vrag.settings import SearchSettings
+from vrag.settings import Settings
 
-#: Width in pixels at which pages are drawn; sharp on a projector, light on the wire.
-PAGE_WIDTH = 1100
+#: Area at which pages are drawn; sharp on a projector, light on the wire.
+MAX_PIXELS = 1_600_000
 ACCENT = (232, 93, 4)
+
+Part = Literal["page", "region"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where pictures come from. ``version`` is that of the index: with another one, an id may mean another page."""
+
+    search_url: str
+    version: str
+    up: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> Source:
+        status = health.search(settings)
+        return cls(settings.search_url, status.version, status.up)
 
 
 @st.cache_resource(show_spinner=False)
-def retriever(search_url: str) -> HttpRetriever:
-    return HttpRetriever(SearchSettings(search_url=search_url))
+def _retriever(search_url: str) -> HttpRetriever:
+    """One client for all sessions: it may be used from several threads at once."""
+    # A page that does not come at once is a page that is missing; the script must not hang on it.
+    return HttpRetriever(Settings(search_url=search_url, search_retries=0, search_timeout=10))
 
 
-@st.cache_data(show_spinner=False, max_entries=64)
-def page_bytes(search_url: str, item_id: str) -> bytes:
-    """The stored image of a page; raises :class:`VragError` where the service has none."""
-    return retriever(search_url).image(item_id)
+@st.cache_data(show_spinner=False, max_entries=48)
+def _stored(search_url: str, version: str, item_id: str) -> bytes:
+    return _retriever(search_url).image(item_id)
 
 
-@st.cache_data(show_spinner=False, max_entries=256)
-def drawn(
-    search_url: str, item_id: str, size: tuple[int, int], box: Box | None, part: Literal["page", "region"]
+@st.cache_data(show_spinner=False, max_entries=192)
+def _drawn(
+    search_url: str, version: str, item_id: str, size: tuple[int | None, int | None], box: Box | None, part: Part
 ) -> bytes:
-    """JPEG of the whole page with ``box`` marked on it, or of the region inside the box. ``size`` are the page pixels."""
-    with Image.open(io.BytesIO(page_bytes(search_url, item_id))) as opened:
-        picture = opened.convert("RGB")
-    scale = picture.width / size[0], picture.height / size[1]
-    marked = box and Box(box.x1 * scale[0], box.y1 * scale[1], box.x2 * scale[0], box.y2 * scale[1])
-    if marked and part == "region":
-        region = marked.clamped(whole(picture.size))
-        corners = (
-            int(region.x1),
-            int(region.y1),
-            max(int(region.x1) + 1, int(region.x2)),
-            max(int(region.y1) + 1, int(region.y2)),
-        )
-        picture = picture.crop(corners)
-    if picture.width > PAGE_WIDTH:
-        factor = PAGE_WIDTH / picture.width
-        picture = picture.resize((PAGE_WIDTH, max(1, round(picture.height * factor))), Image.Resampling.LANCZOS)
-        marked = marked and Box(marked.x1 * factor, marked.y1 * factor, marked.x2 * factor, marked.y2 * factor)
-    if marked and part == "page":
-        mark(picture, marked)
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=88)
-    return out.getvalue()
+    item = Item(id=item_id, kind="image", document=item_id, width=size[0], height=size[1])
+    return draw(_stored(search_url, version, item_id), item, box, part)
+
+
+def draw(data: bytes, item: Item, box: Box | None, part: Part) -> bytes:
+    """The stored image of an item as JPEG: the whole page with ``box`` (page pixels) marked, or the region inside it.
+
+    Raises MediaError for an image that cannot be used.
+    """
+    page = open_page(data, item)
+    if part == "region":
+        return view_of(page, box, 1, MAX_PIXELS).jpeg()
+    view = view_of(page, None, 1, MAX_PIXELS)
+    if box is None or box.covers(page.box):
+        return view.jpeg()
+    picture = decode_rgb(view.jpeg())
+    mark(picture, to_displayed(box, picture.size, page.box))
+    return encode_jpeg(picture, quality=88)
 
 
 def mark(picture: Image.Image, box: Box) -> None:
-    """Draw a box so that it is seen from the back of a room, with the rest of the page slightly dimmed."""
+    """Draw a box (pixels of ``picture``) so that it is seen from the back of a room; the rest is slightly dimmed."""
     inside = box.clamped(whole(picture.size))
-    corners = (
-        int(inside.x1),
-        int(inside.y1),
-        max(int(inside.x1) + 1, int(inside.x2)),
-        max(int(inside.y1) + 1, int(inside.y2)),
-    )
+    left, top = int(inside.x1), int(inside.y1)
+    corners = left, top, max(left + 1, int(inside.x2)), max(top + 1, int(inside.y2))
     bright = picture.crop(corners)
-    picture.paste(Image.blend(picture, Image.new("RGB", picture.size, (120, 120, 130)), 0.28))
-    picture.paste(bright, corners[:2])
-    ImageDraw.Draw(picture).rectangle(corners, outline=ACCENT, width=max(3, picture.width // 260))
+    picture.paste(Image.blend(picture, Image.new("RGB", picture.size, (120, 120, 130)), 0.2))
+    picture.paste(bright, (left, top))
+    line = max(3, picture.width // 260)
+    around = left - line, top - line, corners[2] + line - 1, corners[3] + line - 1  # the line covers no print
+    ImageDraw.Draw(picture).rectangle(around, outline=ACCENT, width=line)
 
 
-def show(
-    search_url: str, item: Item, box: Box | None = None, part: Literal["page", "region"] = "page", caption: str = ""
-) -> None:
-    """Draw a picture on the page, or say in words why it cannot be had."""
+def show(source: Source, item: Item, box: Box | None = None, part: Part = "page", caption: str | None = None) -> None:
+    """Draw an item: its picture, the passage where it is a text, or in words why it cannot be had."""
+    caption = item.label if caption is None else caption
+    if item.kind == "text":
+        st.html(f'<blockquote class="v-quote">{literal(item.content or "", 1500)}</blockquote>')
+        st.caption(plain(caption))
+        return
+    if not source.up:
+        missing(caption, "The search service, which keeps the pictures, does not answer.")
+        return
     try:
-        size = (item.width or 1, item.height or 1)
-        if item.width is None or item.height is None:
-            with Image.open(io.BytesIO(page_bytes(search_url, item.id))) as opened:
-                size = opened.size
-        st.image(drawn(search_url, item.id, size, box, part), caption=caption or item.label, width="stretch")
-    except (VragError, OSError) as error:
-        st.warning(f"The picture of {item.label} cannot be shown: {error}")
+        picture = _drawn(source.search_url, source.version, item.id, (item.width, item.height), box, part)
+    except (VragError, OSError, ValueError) as error:  # ValueError: a record may hold a box that is none
+        missing(caption, f"The picture cannot be shown: {error}")
+        return
+    st.image(picture, caption=plain(caption), width="stretch")
+
+
+def missing(caption: str, why: str) -> None:
+    """What stands where a picture would be."""
+    st.html(f'<div class="v-missing"><b>{literal(caption)}</b><br>{literal(why)}</div>')

@@ -1,17 +1,19 @@
-"""The steps of a run as a person reads them: thoughts, searches, pages with the box drawn, the answer with its sources."""
+"""The steps of a run as a person reads them: thoughts, searches, pages with the box drawn, what was noted on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import streamlit as st
 
 from demo.ui import pictures
+from demo.ui.pictures import Source
+from demo.ui.text import literal, plain, row
 from vrag.events import (
     Answered,
     CropRequested,
-    Delta,
     Event,
     Failed,
     Memorized,
@@ -23,120 +25,111 @@ from vrag.events import (
     ViewShown,
 )
 
-
-def plain(text: str) -> str:
-    """Model text as literal text: nothing in it is read as Markdown, HTML or a formula."""
-    for mark in "\\`*_{}[]<>()#+-.!|~$:":
-        text = text.replace(mark, "\\" + mark)
-    return text.replace("\n", "  \n")
+__all__ = ["Cost", "cost", "draw", "lines", "plain", "steps"]
 
 
-def finished_events(events: Sequence[Event]) -> list[Event]:
-    """Everything but the streamed pieces of replies."""
-    return [event for event in events if not isinstance(event, Delta)]
-
-
-def streaming_text(events: Sequence[Event]) -> str:
-    """The reply that is being written right now: the deltas since the last finished event."""
-    pieces: list[str] = []
-    for event in reversed(events):
-        if not isinstance(event, Delta):
-            break
-        pieces.append(event.text)
-    return "".join(reversed(pieces))
-
-
-def draw(events: Sequence[Event], search_url: str, key: str) -> None:
-    """All steps of a run; ``key`` tells the widgets of several runs on one page apart."""
-    steps = groupby(finished_events(events), key=lambda event: event.step)
-    for step, group in steps:
-        body = [event for event in group if not isinstance(event, Usage | Answered | Failed)]
-        if not body:
-            continue
-        with st.container(border=True):
-            if step:
-                st.caption(f"Step {step}")
-            for number, event in enumerate(body):
-                draw_event(event, search_url, f"{key}-{step}-{number}")
-
-
-def draw_event(event: Event, search_url: str, key: str) -> None:
-    if isinstance(event, Thought):
-        st.markdown(f":material/lightbulb: {plain(event.text)}")
-    elif isinstance(event, SearchStarted):
-        st.markdown(f":material/search: **Search** :blue-background[{plain(event.query)}]")
-    elif isinstance(event, SearchResults):
-        draw_results(event)
-    elif isinstance(event, CropRequested):
-        st.markdown(":material/crop_free: **Look closer** at the marked region")
-    elif isinstance(event, ViewShown):
-        draw_view(event, search_url)
-    elif isinstance(event, Memorized):
-        st.markdown(f":material/account_tree: **Remember** {plain(event.summary)}")
-    elif isinstance(event, Note):
-        st.markdown(f":material/info: :gray[{plain(event.text)}]")
-
-
-def draw_results(event: SearchResults) -> None:
-    if not event.hits:
-        st.caption("Nothing was found.")
-        return
-    rows = []
-    for rank, hit in enumerate(event.hits, 1):
-        shown = " :green-badge[looked at]" if hit.item.id in event.shown else ""
-        rows.append(f"{rank}. {plain(hit.item.label)}{shown}")
-    st.markdown("\n".join(rows))
-
-
-def draw_view(event: ViewShown, search_url: str) -> None:
-    view = event.view
-    size = f"{view.size[0]} x {view.size[1]} px"
-    if event.source == "crop":
-        left, right = st.columns([2, 3])
-        with left:
-            pictures.show(search_url, view.item, view.box, "page", f"{view.item.label}: the region")
-        with right:
-            pictures.show(search_url, view.item, view.box, "region", f"As the model sees it, {size}")
-    else:
-        pictures.show(search_url, view.item, caption=f"{view.item.label}, shown to the model at {size}")
-
-
-def draw_end(end: Answered | Failed, search_url: str, key: str) -> None:
-    """The answer with its sources, or what went wrong and what to do about it."""
-    if isinstance(end, Failed):
-        st.error(end.text, icon=":material/error:")
-        return
-    with st.container(border=True):
-        st.markdown("##### :material/check_circle: Answer")
-        st.markdown(plain(end.text))
-        if end.reason in ("forced_answer", "fallback"):
-            st.caption("The step limit was reached; this is what the model said when asked to answer at once.")
-        draw_citations(end, search_url, key)
-
-
-def draw_citations(end: Answered, search_url: str, key: str) -> None:
-    if not end.citations:
-        st.caption("The answer cites no page.")
-        return
-    labels = [
-        f"{number}. {citation.item.label}" + (" (region)" if citation.box else "")
-        for number, citation in enumerate(end.citations, 1)
-    ]
-    chosen = st.pills("Sources", labels, default=labels[0], key=f"{key}-source")
-    if chosen is None:
-        return
-    citation = end.citations[labels.index(chosen)]
-    if citation.box is not None:
-        pictures.show(search_url, citation.item, citation.box, "region", "The region it was read from")
-    pictures.show(search_url, citation.item, citation.box, "page")
-
-
-def totals(events: Sequence[Event]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Cost:
     """What a run has cost so far."""
+
+    calls: int = 0
+    tokens: int = 0
+    images: int = 0
+    pixels: int = 0
+
+    def words(self, seconds: float) -> str:
+        parts = [
+            f"{seconds:.0f} s",
+            f"{self.calls} model call{'' if self.calls == 1 else 's'}",
+            f"{self.tokens:,} tokens",
+            f"{self.pixels / 1e6:.1f} MP looked at",
+        ]
+        return " · ".join(parts)
+
+
+def cost(events: Sequence[Event]) -> Cost:
     usages = [event for event in events if isinstance(event, Usage)]
-    return {
-        "calls": len(usages),
-        "tokens": sum(usage.prompt_tokens + usage.completion_tokens for usage in usages),
-        "pixels": sum(usage.image_pixels for usage in usages),
-        "seconds": sum(usage.seconds for usage in usages),
-    }
+    return Cost(
+        calls=len(usages),
+        tokens=sum(usage.prompt_tokens + usage.completion_tokens for usage in usages),
+        images=sum(usage.images for usage in usages),
+        pixels=sum(usage.image_pixels for usage in usages),
+    )
+
+
+def steps(events: Sequence[Event]) -> Iterator[tuple[int, list[Event]]]:
+    """The events that are drawn, by step; steps in which nothing is to be seen are left out."""
+    drawn = (event for event in events if not isinstance(event, Usage | Answered | Failed))
+    for step, group in groupby(drawn, key=lambda event: event.step):
+        if body := [event for event in group if lines(event) or isinstance(event, ViewShown)]:
+            yield step, body
+
+
+def draw(events: Sequence[Event], source: Source, key: str) -> None:
+    """All steps of a run; ``key`` tells the runs on one page apart."""
+    for step, body in steps(events):
+        views = [event for event in body if isinstance(event, ViewShown)]
+        text = f'<div class="v-step">Step {step}</div>' if step else ""
+        text += "".join(lines(event) for event in body)
+        with st.container(border=True, key=f"{key}-step-{step}"):
+            if not views:
+                st.html(text)
+                continue
+            left, right = st.columns([3, 2], gap="medium")
+            with left:
+                st.html(text)
+                for view in views:
+                    draw_crop(view, source)
+            with right:
+                for view in views:
+                    draw_page(view, source)
+
+
+def lines(event: Event) -> str:
+    """What an event says in words, as HTML; empty for events that have no words."""
+    if isinstance(event, Thought):
+        return row("lightbulb", literal(event.text), "v-thought")
+    if isinstance(event, SearchStarted):
+        return row("search", f'<b>Search</b> <span class="v-query">{literal(event.query)}</span>')
+    if isinstance(event, SearchResults):
+        return row("description", _results(event))
+    if isinstance(event, CropRequested):
+        box = ", ".join(f"{side:.0f}" for side in event.page_box.as_list())
+        return row("crop_free", f'<b>Look closer</b> at the marked region <span class="v-faint">[{box}]</span>')
+    if isinstance(event, Memorized):
+        return row("account_tree", f"<b>Remember</b> {literal(event.summary)}")
+    if isinstance(event, Note):
+        return row("info", literal(event.text), "v-note")
+    return ""
+
+
+def _results(event: SearchResults) -> str:
+    if not event.hits:
+        return "Nothing was found."
+    found = []
+    for hit in event.hits:
+        shown = hit.item.id in event.shown
+        mark = ' <span class="v-badge">looked at</span>' if shown else ""
+        passage = (
+            f'<blockquote class="v-quote">{literal(hit.item.content, 600)}</blockquote>'
+            if shown and hit.item.content
+            else ""
+        )
+        found.append(f"<li>{literal(hit.item.label, 200)}{mark}{passage}</li>")
+    return f'<ol class="v-hits">{"".join(found)}</ol>'
+
+
+def draw_page(event: ViewShown, source: Source) -> None:
+    """The page; for a crop with the region marked on it."""
+    item = event.view.item
+    if event.source == "crop":
+        pictures.show(source, item, event.view.box, "page", f"{item.label}: where it looks closer")
+    else:
+        pictures.show(source, item)
+
+
+def draw_crop(event: ViewShown, source: Source) -> None:
+    """The region of a crop, as the model sees it."""
+    if event.source == "crop":
+        width, height = event.view.size
+        pictures.show(source, event.view.item, event.view.box, "region", f"The region, {width} × {height} pixels")
