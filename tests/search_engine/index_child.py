@@ -1,7 +1,7 @@
 """Child processes of the tests that kill builds: they are started as ``python -m tests.search_engine.index_child MODE
 ...``.
 
-``build INPUT INDEX``: an ordinary build; says ``started`` on its output when it begins to write.
+``build INPUT INDEX``: an ordinary build with a commit for every file.
 ``commits INDEX CRASHES``: forks once for every number in CRASHES (comma-separated); the fork runs a fixed sequence of
 commits in ``INDEX/N`` and is gone, without any clean-up, at its N-th call that changes the file system.
 """
@@ -100,9 +100,7 @@ def crash_at(number: int, folder: Path) -> None:
 def main() -> None:
     mode, *arguments = sys.argv[1:]
     if mode == "build":
-        sys.stdout.write("started\n")
-        sys.stdout.flush()
-        options = BuildOptions(save_interval=2, workers=1)
+        options = BuildOptions(save_interval=1, workers=1)
         update_index(Path(arguments[1]), TextPage(), [Path(arguments[0])], options=options)
         return
     for number in map(int, arguments[1].split(",")):
