@@ -20,6 +20,7 @@ from vrag.events import (
     ViewShown,
 )
 from vrag.items import Item
+from vrag.library import spread
 from vrag.records import Record
 from vrag.report.model import (
     Block,
@@ -44,6 +45,8 @@ from vrag.usage import Totals
 
 #: Areas at which pictures are drawn: a page of evidence, a region of it, a thumbnail in the reasoning path.
 PAGE_PIXELS, REGION_PIXELS, THUMBNAIL_PIXELS = 420_000, 700_000, 110_000
+#: Of a step that brought more (the frames of a clip), so many are shown, spread evenly.
+MAX_THUMBNAILS = 9
 #: A longer passage or thought is cut: the record has all of it.
 MAX_TEXT_CHARS = 4_000
 
@@ -174,7 +177,7 @@ def _steps(trace: RunTrace) -> tuple[Step, ...]:
             steps.append(Step(event.step, "answer", _cut(event.text)))
         elif isinstance(event, Failed):
             steps.append(Step(event.step, "failure", _cut(event.text)))
-    return tuple(steps)
+    return tuple(replace(step, figures=tuple(spread(step.figures, MAX_THUMBNAILS))) for step in steps)
 
 
 def _join(steps: list[Step], kind: str, found: tuple[Found, ...] = (), figures: tuple[Figure, ...] = ()) -> None:
@@ -240,8 +243,9 @@ def _cost(trace: RunTrace, writing: Sequence[Usage]) -> Table:
         rows.append(("Price of the tokens", f"{price:,.4f}"))
     if writing:
         report = Totals.of(writing)
-        tokens = f"{report.prompt_tokens + report.completion_tokens:,}"
-        rows.append(("Writing this report", f"{report.calls:,} model calls, {tokens} tokens, {report.seconds:,.1f} s"))
+        tokens = report.prompt_tokens + report.completion_tokens
+        rows.append(("Tokens for writing this report", f"{tokens:,}"))
+        rows.append(("Time for writing it", f"{report.seconds:,.1f} s"))
     return Table(tuple(rows))
 
 

@@ -47,6 +47,7 @@ _CITATION = re.compile(
     rf"[\[【［]\s?\^?(?:(?:evidence|exhibit|source|no\.?)\s?)?({_NUMBERS})\s?[\]】］](?:\([^()\s]{{0,200}}\))?",
     re.IGNORECASE,
 )
+_CLOSING = re.compile(r"\s*[.,;:!?)。，；：！？）、]+")
 _RANGE = re.compile(r"(\d+)\s?(?:–|-|to)\s?(\d+)|(\d+)", re.IGNORECASE)
 _LONGEST_RANGE = 100
 
@@ -116,11 +117,8 @@ def write_report(run: RunTrace | Record, chat: Chat, retriever: Pages, options: 
             )
         title = draft.title or trace.question
         return Report(trace, title, draft.sections, exhibits, "model", tuple(notes), tuple(usage))
-    if usage:
-        notes.append("The model wrote no report whose statements carry evidence.")
-    elif not parts:
-        notes.append("There was no evidence to write a report from.")
-    notes.append("So this report was put together from what the run itself noted.")
+    why = "The model wrote no report whose statements carry evidence" if usage else "There is no report by the model"
+    notes.append(f"{why}, so this one was put together from what the run itself noted.")
     return Report(trace, trace.question, findings(trace, exhibits), exhibits, "run", tuple(notes), tuple(usage))
 
 
@@ -297,40 +295,27 @@ def _title(text: str) -> str:
 
 def _claims(text: str, numbers: Collection[int], unknown: dict[int, None]) -> tuple[Claim, ...]:
     """The text cut after its citations; those before any text belong to the first claim."""
-    claims: list[Claim] = []
-    cited: list[int] = []
+    found: list[tuple[str, list[int]]] = []
+    early: list[int] = []
     start = 0
-    words = ""
-    for found in _CITATION.finditer(text):
-        before = text[start : found.start()]
-        if _says_something(before):
-            if words:
-                claims.append(_claim(words, cited))
-                cited = []
-            words = before
-        elif words:
+    for citation in (*_CITATION.finditer(text), None):
+        piece = text[start : citation.start() if citation else len(text)]
+        if found and (closing := _CLOSING.match(piece)):
             # A full stop after the citation closes the statement before it.
-            words = words.rstrip() + before.strip()
-        for number in _cited(found[1]):
-            if number in numbers:
-                cited.append(number)
-            else:
-                unknown[number] = None
-        start = found.end()
-    rest = text[start:]
-    if not words:
-        words, rest = rest, ""
-    if not _says_something(rest):
-        words, rest = words.rstrip() + rest.strip(), ""
-    if _says_something(words):
-        claims.append(_claim(words, cited))
-    if rest:
-        claims.append(_claim(rest, []))
-    return tuple(claims)
-
-
-def _claim(text: str, cited: Sequence[int]) -> Claim:
-    return Claim(" ".join(_unmarked(text).split()), tuple(dict.fromkeys(cited)), unsupported=not cited)
+            found[-1] = found[-1][0].rstrip() + closing[0].strip(), found[-1][1]
+            piece = piece[closing.end() :]
+        if any(sign.isalnum() for sign in piece):
+            found.append((piece, early))
+            early = []
+        if citation:
+            numbered = list(_cited(citation[1]))
+            (found[-1][1] if found else early).extend(number for number in numbered if number in numbers)
+            unknown.update((number, None) for number in numbered if number not in numbers)
+            start = citation.end()
+    return tuple(
+        Claim(" ".join(_unmarked(piece).split()), tuple(dict.fromkeys(cited)), unsupported=not cited)
+        for piece, cited in found
+    )
 
 
 def _cited(text: str) -> Iterator[int]:
@@ -341,10 +326,6 @@ def _cited(text: str) -> Iterator[int]:
             yield from range(int(first), int(last) + 1)
         else:
             yield from (int(first), int(last))
-
-
-def _says_something(text: str) -> bool:
-    return any(sign.isalnum() for sign in text)
 
 
 def _unmarked(text: str) -> str:
