@@ -40,6 +40,8 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None) -> Reply |
 
     ``near`` is a part of the sheet that was looked at closely: what stands there is preferred.
     """
+    if not sheet.lines or not question.terms:
+        return None
     page = Page(sheet, question)
     coverage = page.coverage
     if not question.clauses or question.extreme:

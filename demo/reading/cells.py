@@ -11,7 +11,7 @@ from vrag.geometry import Box
 
 #: A blank of this many line heights stands between cells; between words it is about a third of one. Chinese punctuation
 #: brings wide blanks of its own.
-GAP, HAN_GAP = 0.65, 1.1
+GAP, HAN_GAP = 0.65, 1.8
 _INK = 48
 
 

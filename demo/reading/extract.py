@@ -22,6 +22,8 @@ from vrag.geometry import Box, whole
 
 #: What the highest or lowest value of a group gains over spans that merely stand near the question's words.
 EXTREME_BONUS = 0.25
+#: The longest text that is taken for the cell of a table, in characters.
+MAX_CELL = 60
 _SUM = re.compile(
     r"\s*(?:grand |sub)?-?(?:total|sum|average|mean|overall|all)\b|\s*(?:合计|总计|总和|小计|平均|全部)", re.I
 )
@@ -73,7 +75,9 @@ class Page:
         self._line_height = heights[len(heights) // 2] if heights else 1.0
         base = np.array([term.weight for term in question.terms], np.float64)
         #: [block, term]: how well the block has the term.
-        self._matches = np.array([self._match(block.terms) for block in self.blocks]).reshape(-1, len(self._terms))
+        self._matches = np.array([self._match(block.terms) for block in self.blocks]).reshape(
+            len(self.blocks), len(self._terms)
+        )
         self._weights = base * self._rarity()
         self._total = float(self._weights.sum()) or 1.0
         best = self._matches.max(axis=0, initial=0.0)
@@ -150,7 +154,9 @@ class Page:
         own = np.array(self._match(content(place.sentence)))
         if place.text == place.sentence and self._repeats(place.text):
             return None
-        around = self._map.around(place.box, place.block, place.bars)
+        block = self.blocks[place.block]
+        cell = len(block.text) <= MAX_CELL and len(place.text) >= 0.6 * len(block.text)
+        around = self._map.around(place.box, place.block, place.bars, cell)
         support = self._support(around.weights, own)
         precision = min(2.0, sum(self._precision(index) for index in around.names))
         spoken = len(place.sentence) > 20 and (
@@ -163,7 +169,7 @@ class Page:
             rank=support * (0.35 + 0.65 * place.fit) + 0.05 * precision,
             box=place.box,
             region=self._region(place, around),
-            height=self.blocks[place.block].height,
+            height=block.height,
             label="" if spoken else label,
             sentence=place.sentence if spoken else "",
         )

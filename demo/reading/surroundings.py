@@ -66,8 +66,11 @@ class Map:
         #: [i, j]: whether the blocks stand in one column.
         self._mates = _overlap(self.x1[:, None], self.x2[:, None], self.x1[None], self.x2[None]) > 0.3
 
-    def around(self, box: Box, block: int, bars: Sequence[Colour] = ()) -> Surroundings:
-        """The surroundings of ``box``, which lies in ``block``; ``bars`` are the colours that stand by it."""
+    def around(self, box: Box, block: int, bars: Sequence[Colour] = (), cell: bool = True) -> Surroundings:
+        """The surroundings of ``box``, which lies in ``block``; ``bars`` are the colours that stand by it.
+
+        ``cell``: whether it is most of its block, as in a table or a chart; only then it has a column.
+        """
         above = (self.y2 <= box.y1) & ((_overlap(self.x1, self.x2, box.x1, box.x2) > 0.3) | (self.x1 <= box.x1))
         weights = np.where(above, HEADING, PAGE)
         weights[block] = PARAGRAPH
@@ -88,7 +91,7 @@ class Map:
         column = caption
         if caption is not None:
             weights[caption] = LABEL
-        elif len(self.blocks[block].lines) <= 3 and self.x2[block] - self.x1[block] < 0.5 * self.size[0]:
+        elif cell and self.x2[block] - self.x1[block] < 0.5 * self.size[0]:
             stacked = self._stacked(box, block, hidden, has_row=bool(labels.max() >= 0.7))
             weights = np.maximum(weights, LABEL * stacked)
             column = int(stacked.argmax()) if stacked.max() >= 0.8 else None

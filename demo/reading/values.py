@@ -32,7 +32,7 @@ _UNITS = "|".join(
 )
 _ONE = r"[-+−–]?\s?[$€£¥￥]?\s?\d+(?:,\d{3})*(?:\.\d+)?"
 _NUMBER = re.compile(
-    rf"(?<![A-Za-z0-9_.])(?:[~≈≤≥<>＜＞约]\s?)?{_ONE}(?:\s?(?:{_UNITS}))*(?:\s?(?:[–—\-~～/至到]|to)\s?\d+(?:,\d{{3}})*(?:\.\d+)?(?:\s?(?:{_UNITS}))*)?(?![.,]?\d)",
+    rf"(?<![0-9_.])(?<!\d,)(?:[~≈≤≥<>＜＞约]\s?)?{_ONE}(?:\s?(?:{_UNITS}))*(?:\s?(?:[–—\-~～/至到]|to)\s?\d+(?:,\d{{3}})*(?:\.\d+)?(?:\s?(?:{_UNITS}))*)?(?![.,]?\d)",
 )  # fmt: skip
 _CELL = re.compile(rf"[(\[]?(?:{_NUMBER.pattern})[)\]*†‡]*|[(\[]?[-+]?[\d.,:/%–—~ -]*\d[\d.,:/%–—~ -]*[)\]*†‡]*")
 _YEAR = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
@@ -42,7 +42,10 @@ _NAME = re.compile(
 _DURATION_UNIT = re.compile(
     r"(?:ms|[µu]s|s|min(?:ute)?s?|hours?|days?|weeks?|months?|years?|(?:milli)?seconds?|毫秒|微秒|秒|分钟|小时|个?月|天|年)$"
 )
-_MONEY_SIGN = re.compile(r"[$€£¥￥]|USD|EUR|GBP|RMB|CNY|元|million|billion|万|亿", re.I)
+_GLUED = re.compile(r"[A-Za-z]+$")
+_MEASURED = re.compile(r"\s([A-Za-z]+)\b")
+_CURRENCY = re.compile(r"(?:US )?dollars?|euros?|pounds?|yuan|yen|francs?|crowns?|rupees?", re.I)
+_MONEY_SIGN = re.compile(r"[$€£¥￥]|dollar|euro|pound|yuan|USD|EUR|GBP|RMB|CNY|元|million|billion|万|亿", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +108,17 @@ def _numbers(text: str, question: Question) -> Iterator[Value]:
         span = text[start:end]
         start += len(span) - len(span.lstrip())
         end -= len(span) - len(span.rstrip())
+        glued = _GLUED.search(text, 0, start)
+        if glued and (len(glued.group()) < 3 or not glued.group().islower()):
+            continue  # A03, FY2019, Q13; but OCR also loses blanks: removed1,250
         if start and text[start] in "-–−" and text[start - 1].isalnum():
             start += 1
+        measured = _MEASURED.match(text, end)
+        if measured and (stem(measured[1].casefold()) == question.unit or _CURRENCY.fullmatch(measured[1])):
+            yield Value(
+                start, measured.end(), min(1.0, fit(text[start:end], question.kind, text[end:], question.unit) + 0.1)
+            )
+            continue
         yield Value(start, end, fit(text[start:end], question.kind, text[end:], question.unit))
 
 
