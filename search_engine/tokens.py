@@ -27,10 +27,12 @@ UNIGRAM = "\u00b7"
 
 _CJK_GAP = re.compile(rf"(?<=[{CJK}])\s+(?=[{CJK}])")
 _LINE_HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad\u2010]\s*\n\s*(?=[^\W\d_])")
+# A letter or digit that is written in words rather than in a run of its own.
+_ALNUM = rf"(?:(?![{CJK}])[^\W_])"
 _TOKEN = re.compile(
     rf"(?P<cjk>[{CJK}]+)"
-    r"|(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w])|\d+(?:\.\d+)*(?![^\W\d_]))"
-    rf"|(?P<word>(?:(?![{CJK}])[^\W_])+(?:(?:[-\u2010\u2011'’&](?=[^\W_])|(?<=\d)\.(?=\d))(?:(?![{CJK}])[^\W_])+)*)"
+    rf"|(?P<number>(?:\d{{1,3}}(?:,\d{{3}})+(?:\.\d+)?|\d+(?:\.\d+)*)(?!{_ALNUM}))"
+    rf"|(?P<word>{_ALNUM}+(?:(?:[-\u2010\u2011'’&](?=[^\W_])|(?<=\d)\.(?=\d)){_ALNUM}+)*)"
     r"|(?P<percent>[%‰])"
 )
 _WORD = re.compile(r"[a-z]+")
