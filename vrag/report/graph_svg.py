@@ -169,8 +169,9 @@ def draw(graph: MemoryGraph, label: str = "Memory graph") -> str:
     )
 
 
-def _edge(plan: Layout, route: tuple[str, ...], on_path: bool, dead: bool) -> str:
-    """A smooth line from the lower edge of the parent through its bends to the upper edge of the child, with a tip."""
+def line(plan: Layout, route: tuple[str, ...]) -> tuple[str, str]:
+    """The outlines of an edge and of its tip, as SVG path data: a smooth line from the lower edge of the parent through
+    its bends to the upper edge of the child."""
     points = [plan.places[name] for name in route]
     (x, y), (end_x, end_y) = points[0], points[-1]
     y += HEIGHT / 2
@@ -182,11 +183,15 @@ def _edge(plan: Layout, route: tuple[str, ...], on_path: bool, dead: bool) -> st
         half = (to_y - y) / 2
         d.append(f"C{x:.1f} {y + half:.1f} {to_x:.1f} {to_y - half:.1f} {to_x:.1f} {to_y:.1f}")
         x, y = to_x, to_y
+    return " ".join(d), f"M{end_x - 5:.1f} {end_y:.1f}l5 7l5 -7z"
+
+
+def _edge(plan: Layout, route: tuple[str, ...], on_path: bool, dead: bool) -> str:
+    d, tip = line(plan, route)
     colour = "#e85d04" if on_path else "#a3a6ad" if dead else "#8795a8"
     dash = ' stroke-dasharray="5 4"' if dead else ""
-    tip = f"M{end_x - 5:.1f} {end_y:.1f}l5 7l5 -7z"
     return (
-        f'<path d="{" ".join(d)}" fill="none" stroke="{colour}" stroke-width="{2.6 if on_path else 1.5}"{dash}/>'
+        f'<path d="{d}" fill="none" stroke="{colour}" stroke-width="{2.6 if on_path else 1.5}"{dash}/>'
         f'<path d="{tip}" fill="{colour}"/>'
     )
 

@@ -175,7 +175,7 @@ def _table(table: Table) -> str:
         return f'<table class="pairs"><tbody>{rows}</tbody></table>'
     head = "".join(f'<th scope="col">{_text(cell)}</th>' for cell in table.header)
     rows = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _text(text: str) -> str:
