@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 if __package__ in (None, ""):  # started as a script: the project's root is on the path only where it is installed
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from demo.reporting import report
 from demo.terminal import lines
 from vrag.chat import AsyncChatModel, ChatModel, Piece
 from vrag.episode import Generate, Generation, Outcome
@@ -36,6 +37,7 @@ from vrag.events import Answered, Delta, Event, Failed, Memorized, SearchResults
 from vrag.items import Hit
 from vrag.memory_graph import ANSWER, ROOT, ROOT_NAME
 from vrag.records import RecordWriter, by_reference
+from vrag.report import Report
 from vrag.retriever import AsyncHttpRetriever, HttpRetriever
 from vrag.runner import Run, arun, run
 from vrag.settings import NO_KEY, VimragSettings
@@ -159,6 +161,11 @@ class VimRAG:
             async with aclosing(arun(episode, chat, retriever, record=record, should_stop=should_stop)) as course:
                 async for event in course:
                     yield event
+
+    def report(self, question: str) -> Report:
+        """A longer, sectioned answer in which claims carry their evidence; errors are raised."""
+        with self._running(question) as (course, _, _):
+            return report(course, question, "vimrag", self.settings())
 
     @contextmanager
     def _running(

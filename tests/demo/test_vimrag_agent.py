@@ -435,3 +435,13 @@ def test_faults_of_any_server_are_events_too() -> None:
         *_, last = VimRAG(**urls, retries=0).run({"query": "q"})
     assert last["event"] == "error"
     assert "The engine died" in last["content"]
+
+
+def test_a_report_cites_what_the_run_kept() -> None:
+    written = "# Wind power\n\n## Capacity\n\nThe wind farms have 42 MW [1]."
+    with services(*(Say(text) for text in SCRIPT), Say(written)) as (urls, _, _):
+        report = VimRAG(**urls, model_name="scripted", api_key="EMPTY").report("How much wind power?")
+    assert report.written_by == "model"
+    assert [section.title for section in report.sections] == ["Capacity"]
+    assert report.unsupported == ()
+    assert report.exhibits[0].item.id == "report_2"
