@@ -3,7 +3,7 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 EXTRA=demo
-PROBE="fastapi faiss fitz httpx numpy openai pydantic_settings rapidocr streamlit uvicorn"
+PROBE="fastapi faiss httpx numpy openai pydantic_settings pymupdf rapidocr streamlit uvicorn"
 . "$ROOT/scripts/lib/environment.sh"
 ready_python
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"

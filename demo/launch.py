@@ -11,26 +11,22 @@ from __future__ import annotations
 
 import argparse
 import errno
+import hashlib
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-from demo.services import Service, Services, answers, free_port, python, require_free
+from demo import defaults
+from demo.defaults import READER, ROOT
+from demo.services import INTERRUPTS, Service, Services, free_port, python, require_free, run, status
 from vrag.errors import ConfigError, VragError
+from vrag.settings import client_url
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "search_engine" / "corpus" / "example" / "documents"
 PUBLISHED_INDEX = ROOT / "search_engine" / "corpus" / "image_index"
-#: What running leaves behind: indexes, uploads, run records, logs. Safe to delete.
-STATE = Path(os.environ.get("VRAG_STATE_DIR") or ROOT / "var")
-
-READER = "extractive-reader"
-#: The reader reads by OCR and needs print that is still legible on a whole page; the published limit (0.4 MP) is made for
-#: a model that was trained at it.
-READER_MAX_PIXELS = 2048 * 28 * 28
+LEAST_FREE_BYTES = 200_000_000
 PUBLISHED_MODEL = "autumncc/Qwen2.5-VL-7B-VRAG"
 SERVED_NAME = "Qwen/Qwen2.5-VL-7B-Instruct"
 
@@ -41,14 +37,22 @@ def build_index(documents: Path, index: Path) -> Path:
         raise ConfigError(
             f"There is no folder {documents}. Give --corpus an existing folder of PDFs, images and texts."
         )
-    index.parent.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(index.parent).free < 200_000_000:
+    try:
+        index.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
         raise ConfigError(
-            f"Less than 200 MB are free under {index.parent}. Make room, or set VRAG_STATE_DIR to another disk."
+            f"{index.parent} cannot be written to ({error.strerror}). Set {defaults.STATE_VARIABLE} to a folder that can."
+        ) from error
+    if shutil.disk_usage(index.parent).free < LEAST_FREE_BYTES:
+        raise ConfigError(
+            f"Less than {LEAST_FREE_BYTES // 1_000_000} MB are free under {index.parent}. Make room, or set "
+            f"{defaults.STATE_VARIABLE} to a folder on another disk."
         )
-    done = subprocess.run(python("-m", "search_engine.search_engine", "build", str(documents), str(index)), cwd=ROOT)
-    if done.returncode != 0:
-        raise ConfigError(f"The index of {documents} could not be built; the lines above say why.")
+    if run(python("-m", "search_engine.search_engine", "build", str(documents), str(index)), cwd=ROOT) != 0:
+        raise ConfigError(
+            f"The index of {documents} could not be built; the lines above say why.\n"
+            f"If another version of this project has made it, delete {index} and start again."
+        )
     return index
 
 
@@ -56,21 +60,18 @@ def corpus_index(args: argparse.Namespace) -> list[Path]:
     """The indexes to serve: one's own folder, or what the published commands built, or the example corpus."""
     if args.corpus:
         documents = Path(args.corpus).expanduser().resolve()
-        return [build_index(documents, STATE / "index" / index_name(documents))]
-    if args.mode != "ask" and not args.offline and (PUBLISHED_INDEX / "manifest.json").exists():
+        return [build_index(documents, defaults.state() / "index" / index_name(documents))]
+    if args.mode in ("search", "vrag") and (PUBLISHED_INDEX / "manifest.json").exists():
         return [PUBLISHED_INDEX]
-    return [build_index(EXAMPLE, STATE / "index" / "example")]
+    return [build_index(EXAMPLE, defaults.state() / "index" / "example")]
 
 
 def index_name(documents: Path) -> str:
     """A readable name for the index of a folder, different for folders of the same name."""
-    import hashlib
-
     return f"{documents.name}-{hashlib.sha256(str(documents).encode()).hexdigest()[:8]}"
 
 
 def search_service(indexes: list[Path], port: int) -> Service:
-    uploads = STATE / "index" / "uploads"
     return Service(
         "search service",
         python(
@@ -80,10 +81,10 @@ def search_service(indexes: list[Path], port: int) -> Service:
             "--index",
             *map(str, indexes),
             "--optional-index",
-            str(uploads),
+            str(defaults.uploads_index()),
         ),
         f"http://127.0.0.1:{port}/health",
-        STATE / "logs" / "search.log",
+        defaults.state() / "logs" / "search.log",
     )
 
 
@@ -92,7 +93,7 @@ def reader_service(port: int) -> Service:
         "extractive reader",
         python("-m", "demo.reader", "--port", str(port)),
         f"http://127.0.0.1:{port}/health",
-        STATE / "logs" / "reader.log",
+        defaults.state() / "logs" / "reader.log",
         env={"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")},
     )
 
@@ -108,28 +109,23 @@ def page_service(app: str, port: int, settings: dict[str, str]) -> Service:
             f"--server.port={port}",
             "--server.address=127.0.0.1",
             "--server.headless=true",
-            "--browser.gatherUsageStats=false",
-            "--server.maxUploadSize=200",
         ),
         f"http://127.0.0.1:{port}/_stcore/health",
-        STATE / "logs" / "page.log",
+        defaults.state() / "logs" / "page.log",
         env=settings,
+        cwd=ROOT,  # the look of the page is set in .streamlit there
     )
 
 
 def agent_settings(args: argparse.Namespace, base_url: str, model: str) -> dict[str, str]:
-    """What the demo page and the agent read from the environment; a variable that the user has set wins."""
-    settings = {
+    """What the page and the agent read from the environment: the services of this launch, and where runs are kept."""
+    return {
         "VRAG_BASE_URL": base_url,
         "VRAG_SEARCH_URL": f"http://127.0.0.1:{args.search_port}/search",
         "VRAG_MODEL": model,
-        "VRAG_RECORD_DIR": str(STATE / "runs"),
-        "VRAG_UPLOADS_DIR": str(STATE / "uploads"),
-        "VRAG_UPLOADS_INDEX": str(STATE / "index" / "uploads"),
+        "VRAG_RECORD_DIR": os.environ.get("VRAG_RECORD_DIR") or str(defaults.runs()),
+        defaults.STATE_VARIABLE: str(defaults.state()),
     }
-    if model == READER:
-        settings["VRAG_MAX_PIXELS"] = str(READER_MAX_PIXELS)
-    return {name: os.environ.get(name, value) for name, value in settings.items()}
 
 
 def say(text: str) -> None:
@@ -137,7 +133,7 @@ def say(text: str) -> None:
 
 
 def run_search(args: argparse.Namespace) -> None:
-    require_free(args.search_port, "search service", "--search-port")
+    require_ports(args, "search")
     indexes = corpus_index(args)
     with Services() as services:
         services.start(search_service(indexes, args.search_port))
@@ -146,17 +142,13 @@ def run_search(args: argparse.Namespace) -> None:
 
 
 def run_offline(args: argparse.Namespace) -> None:
-    require_free(args.search_port, "search service", "--search-port")
-    require_free(args.model_port, "reader", "--model-port")
-    require_free(args.ui_port, "web page", "--ui-port")
-    indexes = corpus_index(args)
+    require_ports(args, "search", "model", "ui")
     settings = agent_settings(args, f"http://127.0.0.1:{args.model_port}/v1", READER)
     with Services() as services:
-        services.start(
-            search_service(indexes, args.search_port),
-            reader_service(args.model_port),
-            page_service("app.py", args.ui_port, settings),
-        )
+        others = [reader_service(args.model_port), page_service("app.py", args.ui_port, settings)]
+        services.launch(*others)  # they come up while the index is built
+        services.start(search_service(corpus_index(args), args.search_port))
+        services.wait(*others)
         say(
             "\nEverything runs on this machine. The answers come from an extractive reader: it finds and reads lines on the\n"
             "pages by OCR. It is not a language model; ./run_demo.sh vrag uses one.\n"
@@ -166,46 +158,74 @@ def run_offline(args: argparse.Namespace) -> None:
 
 
 def run_vrag(args: argparse.Namespace) -> None:
-    require_free(args.search_port, "search service", "--search-port")
-    require_free(args.ui_port, "web page", "--ui-port")
-    base_url = args.base_url or f"http://127.0.0.1:{args.model_port}/v1"
-    model = args.model or SERVED_NAME
-    ours: list[Service] = []
-    if not answers(f"{base_url.rstrip('/')}/models"):
-        if args.base_url:
-            raise ConfigError(f"No model server answers at {args.base_url}. Start it, or correct --base-url.")
-        if shutil.which("vllm") is None:
-            raise ConfigError(
-                f"No model server answers at {base_url}, and vLLM is not installed here.\n"
-                "On a machine with a GPU (24 GB or more):\n"
-                "  pip install vllm\n"
-                f"  vllm serve {PUBLISHED_MODEL} --port {args.model_port} --host 127.0.0.1 \\\n"
-                f"      --limit-mm-per-prompt '{{\"image\": 10}}' --served-model-name {SERVED_NAME}\n"
-                "then run ./run_demo.sh vrag again. A server elsewhere: ./run_demo.sh vrag --base-url http://HOST:PORT/v1\n"
-                "Without a GPU: ./run_demo.sh (the offline demo)."
-            )
-        ours.append(
-            Service(
-                "vLLM server",
-                [
-                    "vllm", "serve", PUBLISHED_MODEL, "--port", str(args.model_port), "--host", "127.0.0.1",
-                    "--limit-mm-per-prompt", '{"image": 10}', "--served-model-name", SERVED_NAME,
-                ],
-                f"{base_url}/models",
-                STATE / "logs" / "vllm.log",
-            )
-        )  # fmt: skip
-    indexes = corpus_index(args)
+    require_ports(args, "search", "ui")
+    base_url = model_server(args.base_url or f"http://127.0.0.1:{args.model_port}/v1")
+    vllm = None if model_answers(base_url) else vllm_service(args, base_url)
+    model = args.model or (SERVED_NAME if vllm else "")
     with Services() as services:
         services.start(
-            search_service(indexes, args.search_port),
+            search_service(corpus_index(args), args.search_port),
             page_service("app.py", args.ui_port, agent_settings(args, base_url, model)),
         )
-        if ours:
-            say(f"Starting vLLM with {PUBLISHED_MODEL}; the first start downloads it (log: {ours[0].log}) ...")
-            services.start(*ours, seconds=3600)
+        if vllm:
+            say(f"Starting vLLM with {PUBLISHED_MODEL}; the first start downloads it (log: {vllm.log}) ...")
+            services.start(vllm, seconds=3600)
         say(f"\n  Open http://localhost:{args.ui_port}\n\nCtrl-C stops everything that was started here.")
         services.watch()
+
+
+def model_server(url: str) -> str:
+    try:
+        return client_url(url)
+    except ValueError as error:
+        raise ConfigError(f"--base-url {error}.") from error
+
+
+def model_answers(base_url: str) -> bool:
+    """Whether an OpenAI-compatible server answers there. Raises ConfigError where it wants another key."""
+    answer = status(f"{base_url}/models", os.environ.get("VRAG_API_KEY", ""))
+    if answer in (401, 403):
+        raise ConfigError(
+            f"The model server at {base_url} asks for an API key. Set VRAG_API_KEY to it, then start again."
+        )
+    return answer is not None
+
+
+def vllm_service(args: argparse.Namespace, base_url: str) -> Service:
+    """A vLLM server with the published checkpoint. Raises ConfigError with what to do where there is no vLLM."""
+    if args.base_url:
+        raise ConfigError(f"No model server answers at {base_url}. Start it, or correct --base-url.")
+    if shutil.which("vllm") is None:
+        raise ConfigError(
+            f"No model server answers at {base_url}, and vLLM is not installed here.\n"
+            "On a machine with a GPU (24 GB or more):\n"
+            "  pip install vllm\n"
+            f"  vllm serve {PUBLISHED_MODEL} --port {args.model_port} --host 127.0.0.1 \\\n"
+            f"      --limit-mm-per-prompt '{{\"image\": 10}}' --served-model-name {SERVED_NAME}\n"
+            "then run ./run_demo.sh vrag again. A server elsewhere: ./run_demo.sh vrag --base-url http://HOST:PORT/v1\n"
+            "Without a GPU: ./run_demo.sh (the offline demo)."
+        )
+    return Service(
+        "vLLM server",
+        [
+            "vllm", "serve", PUBLISHED_MODEL, "--port", str(args.model_port), "--host", "127.0.0.1",
+            "--limit-mm-per-prompt", '{"image": 10}', "--served-model-name", SERVED_NAME,
+        ],
+        f"{base_url}/models",
+        defaults.state() / "logs" / "vllm.log",
+    )  # fmt: skip
+
+
+def require_ports(args: argparse.Namespace, *names: str) -> None:
+    """Fail with a sentence unless the ports are free and different."""
+    services = {"search": "search service", "model": "reader", "ui": "web page"}
+    taken: dict[int, str] = {}
+    for name in names:
+        port = getattr(args, f"{name}_port")
+        if port in taken:
+            raise ConfigError(f"The {services[name]} and the {taken[port]} cannot both use port {port}.")
+        taken[port] = services[name]
+        require_free(port, services[name], f"--{name}-port")
 
 
 def run_vimrag(args: argparse.Namespace) -> None:
@@ -217,22 +237,34 @@ def run_ask(args: argparse.Namespace) -> None:
 
     if not args.question or not args.question.strip():
         raise ConfigError('Give a question: ./run_demo.sh ask "What share of ...?"')
-    indexes = corpus_index(args)
     args.search_port = free_port()
     with Services() as services:
-        ours = [search_service(indexes, args.search_port)]
-        base_url, model = args.base_url, args.model or SERVED_NAME
-        if not base_url:
+        if args.base_url:
+            base_url, model, others = model_server(args.base_url), args.model or "", []
+            if not model_answers(base_url):
+                raise ConfigError(f"No model server answers at {base_url}. Start it, or correct --base-url.")
+        else:
             port = free_port()
-            base_url, model = f"http://127.0.0.1:{port}/v1", READER
-            ours.append(reader_service(port))
-        services.start(*ours)
+            base_url, model, others = f"http://127.0.0.1:{port}/v1", READER, [reader_service(port)]
+        services.launch(*others)
+        services.start(search_service(corpus_index(args), args.search_port))
+        services.wait(*others)
         os.environ.update(agent_settings(args, base_url, model))
+        if model == READER:
+            os.environ.setdefault("VRAG_MAX_PIXELS", str(defaults.READER_MAX_PIXELS))
         if not ask(args.question):
             raise VragError("There is no answer; the lines above say why.")
 
 
 MODES = {"offline": run_offline, "search": run_search, "vrag": run_vrag, "vimrag": run_vimrag, "ask": run_ask}
+
+
+def port(text: str) -> int:
+    """A port number of the command line."""
+    value = int(text)
+    if not 1 <= value <= 65535:
+        raise argparse.ArgumentTypeError("a port is a number from 1 to 65535")
+    return value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -248,9 +280,9 @@ def parser() -> argparse.ArgumentParser:
         "--base-url", metavar="URL", help="an OpenAI-compatible model server, e.g. http://localhost:8002/v1"
     )
     out.add_argument("--model", metavar="NAME", help="the model's name on that server")
-    out.add_argument("--search-port", type=int, default=8001, metavar="PORT")
-    out.add_argument("--model-port", type=int, default=8002, metavar="PORT")
-    out.add_argument("--ui-port", type=int, default=8501, metavar="PORT")
+    out.add_argument("--search-port", type=port, default=8001, metavar="PORT")
+    out.add_argument("--model-port", type=port, default=8002, metavar="PORT")
+    out.add_argument("--ui-port", type=port, default=8501, metavar="PORT")
     return out
 
 
@@ -260,8 +292,8 @@ def interrupt(*_: object) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    args.offline = args.mode == "offline"
-    signal.signal(signal.SIGTERM, interrupt)
+    for sign in INTERRUPTS:
+        signal.signal(sign, interrupt)
     try:
         MODES[args.mode](args)
     except KeyboardInterrupt:
@@ -273,7 +305,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             print(
-                f"The disk is full ({STATE}). Make room and run this again; nothing that was built is lost.",
+                f"The disk is full ({defaults.state()}). Make room and run this again; nothing that was built is lost.",
                 file=sys.stderr,
             )
             return 1

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,12 @@ from pathlib import Path
 import httpx
 
 from vrag.errors import ConfigError, VragError
+from vrag.settings import is_loopback
+
+#: Generous: a slow machine may be busy with something else.
+START_SECONDS = 180.0
+#: What ends a launcher: Ctrl-C, a polite kill, a terminal that is closed.
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ServiceError(VragError):
@@ -33,6 +40,10 @@ def require_free(port: int, name: str, option: str) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
+        except PermissionError as error:
+            raise ConfigError(
+                f"Port {port} for the {name} may be used by administrators only. Choose one above 1023 with {option} PORT."
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"Port {port} for the {name} is already in use. Stop what uses it (an earlier demo?), "
@@ -40,12 +51,39 @@ def require_free(port: int, name: str, option: str) -> None:
             ) from error
 
 
-def answers(url: str, timeout: float = 2.0) -> bool:
-    """Whether ``url`` answers with a success status."""
+def status(url: str, key: str = "", timeout: float = 3.0) -> int | None:
+    """The status with which ``url`` answers; None where nothing answers."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        return httpx.get(url, timeout=timeout, trust_env=False).is_success
-    except httpx.HTTPError:
-        return False
+        return httpx.get(url, timeout=timeout, headers=headers, trust_env=not is_loopback(url)).status_code
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return None
+
+
+def run(command: Sequence[str], cwd: Path) -> int:
+    """Run a command to its end and return its status. An interruption reaches it first, and leaves nothing of it."""
+    # A session of its own: what it starts is stopped with it, and Ctrl-C comes to it from here, once.
+    with subprocess.Popen(list(command), cwd=cwd, start_new_session=True) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            _end(process, (signal.SIGINT, 15.0), (signal.SIGKILL, 5.0))
+            raise
+
+
+def _end(process: subprocess.Popen[bytes], *attempts: tuple[signal.Signals, float]) -> None:
+    """Send the signals to the process and its children, one after the other; the next where time runs out."""
+    for sign, seconds in attempts:
+        try:
+            os.killpg(process.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+        # Its children may outlive it; the group gets the last signal as well.
+    process.wait()
 
 
 @dataclass
@@ -57,6 +95,7 @@ class Service:
     health: str
     log: Path
     env: dict[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -68,14 +107,15 @@ class Service:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **self.env},
+                cwd=self.cwd,
                 start_new_session=True,
             )
 
     def wait_ready(self, seconds: float) -> None:
         """Return once the health URL answers; raise :class:`ServiceError` with the log's end if it never does."""
         deadline = time.monotonic() + seconds
-        while not answers(self.health):
-            if self.process is not None and self.process.poll() is not None:
+        while not 200 <= (status(self.health) or 0) < 300:
+            if self.exited():
                 raise ServiceError(f"The {self.name} stopped while starting.\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise ServiceError(
@@ -88,21 +128,9 @@ class Service:
 
     def stop(self) -> None:
         """End the process and its children: politely first, then for certain."""
-        if self.process is None:
-            return
-        for sign, patience in ((signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
-            try:
-                os.killpg(self.process.pid, sign)
-            except ProcessLookupError:
-                break
-            try:
-                self.process.wait(patience)
-            except subprocess.TimeoutExpired:
-                continue
-            if sign == signal.SIGTERM:
-                continue  # its children may outlive it; the group gets the second signal
-        self.process.wait()
-        self.process = None
+        if self.process is not None:
+            _end(self.process, (signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0))
+            self.process = None
 
     def tail(self, lines: int = 15) -> str:
         try:
@@ -123,14 +151,29 @@ class Services:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        for service in reversed(self.running):
-            service.stop()
+        # A second Ctrl-C must not leave a half of them running. Signals can only be set aside in the main thread.
+        main = threading.current_thread() is threading.main_thread()
+        kept = {sign: signal.signal(sign, signal.SIG_IGN) for sign in INTERRUPTS} if main else {}
+        try:
+            for service in reversed(self.running):
+                service.stop()
+        finally:
+            for sign, handler in kept.items():
+                signal.signal(sign, handler)
 
-    def start(self, *services: Service, seconds: float = 60.0) -> None:
-        """Start all of them side by side, then wait until each is ready."""
+    def launch(self, *services: Service) -> None:
+        """Start all of them side by side without waiting."""
         for service in services:
             self.running.append(service)
             service.start()
+
+    def start(self, *services: Service, seconds: float = START_SECONDS) -> None:
+        """Start all of them side by side, then wait until each is ready."""
+        self.launch(*services)
+        self.wait(*services, seconds=seconds)
+
+    def wait(self, *services: Service, seconds: float = START_SECONDS) -> None:
+        """Wait until each is ready."""
         for service in services:
             service.wait_ready(seconds)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import streamlit as st
@@ -38,7 +38,7 @@ def examples() -> list[str]:
 def start(question: str, settings: Settings) -> None:
     """Begin a run in the background; one that still goes on in this browser tab is stopped."""
 
-    def stream(should_stop: Callable[[], bool]) -> Iterator[Event]:
+    def stream(should_stop: Callable[[], bool]) -> Generator[Event, None, object]:
         return VRAG.from_settings(settings).stream(question, should_stop=should_stop)
 
     previous: LiveRun | None = st.session_state.get("run")

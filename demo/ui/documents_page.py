@@ -13,7 +13,7 @@ from demo import defaults
 from demo.ui import health
 from demo.ui.library import TYPES, Contents, Job, Library, LibraryError
 from demo.ui.text import literal, plain, row
-from vrag.settings import NO_KEY, Settings, is_loopback
+from vrag.settings import NO_KEY, SearchSettings, is_loopback
 
 EVERY = 0.5
 
@@ -24,7 +24,7 @@ def library(documents: str, index: str) -> Library:
     return Library(Path(documents), Path(index))
 
 
-def reloading(settings: Settings) -> Callable[[], None]:
+def reloading(settings: SearchSettings) -> Callable[[], None]:
     """What lets the running search service take a new index up; it raises LibraryError where that fails."""
     base = settings.search_url.removesuffix("/search")
     key = settings.search_api_key.get_secret_value()
@@ -52,7 +52,7 @@ def reloading(settings: Settings) -> Callable[[], None]:
     return reload
 
 
-def page(settings: Settings) -> None:
+def page(settings: SearchSettings) -> None:
     st.title("My documents", anchor=False)
     st.caption("What you add here stays on this machine, is indexed, and is searched together with the rest.")
     mine = library(str(defaults.uploads()), str(defaults.uploads_index()))
@@ -71,7 +71,7 @@ def page(settings: Settings) -> None:
     listing(mine, settings, busy=job is not None)
 
 
-def add(files: list[Any], mine: Library, settings: Settings) -> None:
+def add(files: list[Any], mine: Library, settings: SearchSettings) -> None:
     """Store the files, then begin to index them."""
     if not files:
         st.session_state["library-notes"], st.session_state["library-job"] = ["Choose files first."], None
@@ -79,7 +79,7 @@ def add(files: list[Any], mine: Library, settings: Settings) -> None:
     notes = []
     try:
         for file in files:
-            notes.append(mine.save(file.name, file.getvalue()))  # noqa: PERF401: what was said before an error is kept
+            notes.append(mine.save(file.name, file.getvalue()))  # noqa: PERF401 (what came before an error is kept)
     except LibraryError as error:
         notes.append(str(error))
     begin(lambda: mine.update(reloading(settings)), [note for note in notes if note])
@@ -119,7 +119,7 @@ def outcome(job: Job | None) -> None:
         st.success(plain(job.result), icon=":material/check_circle:")
 
 
-def listing(mine: Library, settings: Settings, busy: bool) -> None:
+def listing(mine: Library, settings: SearchSettings, busy: bool) -> None:
     names = mine.names()
     if not names:
         st.caption("Nothing has been added yet.")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import streamlit as st
 
-from vrag.settings import NO_KEY, Settings, is_loopback
+from vrag.settings import NO_KEY, ChatSettings, SearchSettings, is_loopback
 
 SECONDS = 5
 
@@ -25,12 +25,12 @@ class Status:
     models: tuple[str, ...] = ()
 
 
-def search(settings: Settings) -> Status:
+def search(settings: SearchSettings) -> Status:
     base = settings.search_url.removesuffix("/search")
     return _search(base)
 
 
-def model(settings: Settings) -> Status:
+def model(settings: ChatSettings) -> Status:
     return _model(settings.base_url, settings.api_key.get_secret_value())
 
 

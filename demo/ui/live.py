@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from vrag.events import Answered, Delta, Event, Failed
 
 logger = logging.getLogger(__name__)
 
-Stream = Callable[[Callable[[], bool]], Iterator[Event]]
+Stream = Callable[[Callable[[], bool]], Generator[Event, None, object]]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,9 @@ class Snapshot:
     events: tuple[Event, ...]
     """Without the streamed pieces."""
     writing: str = ""
-    """The reply that is being written right now."""
+    """The reply that is being written right now, with what is thought before it."""
+    thinking: str = ""
+    """Of that, what arrives as reasoning."""
     done: bool = True
     stopping: bool = False
     seconds: float = 0.0
@@ -47,7 +49,7 @@ class LiveRun:
         """``stream(should_stop)`` yields the run's events and ends soon after ``should_stop()`` is true."""
         self.question = question
         self._events: list[Event] = []
-        self._writing: list[str] = []
+        self._writing: list[Delta] = []
         self._started = time.monotonic()
         self._finished: float | None = None
         self._lock = threading.Lock()
@@ -58,7 +60,7 @@ class LiveRun:
 
     def _collect(self, stream: Stream) -> None:
         try:
-            with closing(stream(self._stop.is_set)) as events:  # type: ignore[type-var]
+            with closing(stream(self._stop.is_set)) as events:
                 for event in events:
                     self._take(event)
         except VragError as error:  # settings that no run can be made of
@@ -74,7 +76,7 @@ class LiveRun:
     def _take(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Delta):
-                self._writing.append(event.text)
+                self._writing.append(event)
             else:
                 self._writing.clear()
                 self._events.append(event)
@@ -94,11 +96,12 @@ class LiveRun:
     def snapshot(self) -> Snapshot:
         done = self.done  # before the events are read: what is done has all of them
         with self._lock:
-            events, writing = tuple(self._events), "".join(self._writing)
+            events, pieces = tuple(self._events), tuple(self._writing)
         return Snapshot(
             question=self.question,
             events=events,
-            writing=writing,
+            writing="".join(piece.text for piece in pieces),
+            thinking="".join(piece.text for piece in pieces if piece.channel == "reasoning"),
             done=done,
             stopping=self._stop.is_set() and not done,
             seconds=(self._finished or time.monotonic()) - self._started,

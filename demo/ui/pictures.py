@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,9 +14,9 @@ from demo.ui.text import literal, plain
 from vrag.errors import VragError
 from vrag.geometry import Box, to_displayed, whole
 from vrag.items import Item
-from vrag.pages import decode_rgb, encode_jpeg, open_page, view_of
+from vrag.pages import decode_rgb, open_page, view_of
 from vrag.retriever import HttpRetriever
-from vrag.settings import Settings
+from vrag.settings import SearchSettings, Settings
 
 #: Area at which pages are drawn; sharp on a projector, light on the wire.
 MAX_PIXELS = 1_600_000
@@ -33,7 +34,7 @@ class Source:
     up: bool
 
     @classmethod
-    def of(cls, settings: Settings) -> Source:
+    def of(cls, settings: SearchSettings) -> Source:
         status = health.search(settings)
         return cls(settings.search_url, status.version, status.up)
 
@@ -71,7 +72,9 @@ def draw(data: bytes, item: Item, box: Box | None, part: Part) -> bytes:
         return view.jpeg()
     picture = decode_rgb(view.jpeg())
     mark(picture, to_displayed(box, picture.size, page.box))
-    return encode_jpeg(picture, quality=88)
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=88, subsampling=0)  # colours at full resolution: thin lines stay what they are
+    return out.getvalue()
 
 
 def mark(picture: Image.Image, box: Box) -> None:
@@ -82,7 +85,7 @@ def mark(picture: Image.Image, box: Box) -> None:
     bright = picture.crop(corners)
     picture.paste(Image.blend(picture, Image.new("RGB", picture.size, (120, 120, 130)), 0.2))
     picture.paste(bright, (left, top))
-    line = max(3, picture.width // 260)
+    line = max(3, picture.width // 250)
     around = left - line, top - line, corners[2] + line - 1, corners[3] + line - 1  # the line covers no print
     ImageDraw.Draw(picture).rectangle(around, outline=ACCENT, width=line)
 

@@ -19,7 +19,7 @@ _JOINER = "\u2060"
 _LATE = re.compile(r":|(?<=[-<])(?=[->])")
 #: What may not reach a page as it is: controls, and marks that turn the direction of the text after them.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_TAGS = re.compile(r"</?(?:think|search|bbox|answer|tool_call)>?\s*|<[a-z_/]*$")
+_TAGS = re.compile(r"(?:</?(?:think|search|bbox|answer|tool_call)>?\s*)+|<[a-z_/]*$")
 
 
 def clean(text: str, limit: int = MAX_CHARS) -> str:
