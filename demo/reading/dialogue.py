@@ -19,6 +19,8 @@ from vrag.geometry import Box, whole
 STRONG, WEAK = 0.5, 0.22
 #: Below this, after everything was tried, the honest answer is that nothing was found.
 NOTHING = 0.16
+#: A crop that is read worse than the page by this much was misread.
+SETBACK = 0.15
 MAX_SEARCHES = 4
 #: A conversation of this many turns is brought to an end, so that the last allowed turn is never needed.
 MAX_TURNS = 8
@@ -169,7 +171,10 @@ def _read(looks: Sequence[Look], question: Question, see: Callable[[bytes], Shee
             )
         merged, area = merge(page.sheet, sheet, asked)
         crop = (sheet, area)
-        pages[-1] = _Read(merged, answer(merged, question, near=area), page.crops + 1)
+        closer = _Read(merged, answer(merged, question, near=area), page.crops + 1)
+        # Enlarged print is read better as a rule, but not always: what was read clearly before is not given up.
+        worse = closer.score < page.score - SETBACK
+        pages[-1] = _Read(page.sheet, page.reply, page.crops + 1) if worse else closer
     return pages
 
 

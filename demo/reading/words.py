@@ -117,10 +117,15 @@ def content(text: str) -> set[str]:
 
 @lru_cache(maxsize=200_000)
 def similarity(a: str, b: str) -> float:
-    """How well two terms match, 0 to 1: the same term, a word of the same family, or one letter misread."""
+    """How well two terms match, 0 to 1: the same term, a word of the same family, or one misread by OCR."""
     if a == b:
         return 1.0
-    if len(a) < 4 or len(b) < 4 or not (a.isalpha() and b.isalpha()) or a[0] != b[0]:
+    if len(a) < 4 or len(b) < 4 or not (a.isalpha() and b.isalpha()):
+        return 0.0
+    short, long = (a, b) if len(a) < len(b) else (b, a)
+    if len(short) >= 5 and len(long) >= len(short) + 6 and short.isascii() and short in long:
+        return 0.8  # OCR lost the blanks between words
+    if a[0] != b[0]:
         return 0.0
     longer = max(len(a), len(b))
     shared = 0

@@ -49,6 +49,8 @@ def test_terms_are_stems_numbers_and_bigrams() -> None:
         ("breakwater", "breakvater", 0.8, 0.9),
         ("2021", "2022", 0.0, 0.0),
         ("same", "same", 1.0, 1.0),
+        ("remov", "dredgingremov", 0.8, 0.8),
+        ("national", "international", 0.0, 0.0),
     ],
 )
 def test_similarity_is_graded(a: str, b: str, least: float, most: float) -> None:
