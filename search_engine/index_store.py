@@ -79,15 +79,15 @@ def read_manifest(index: Path) -> Manifest:
     head, _, body = raw.partition(b"\n")
     if head.decode("ascii", "replace").strip() != _sum_line(body):
         raise IndexCorrupt(f"{path} is truncated or was altered; build the index again, or restore the file")
-    content = json.loads(body)
-    if content.get("format") != FORMAT:
-        raise IndexMismatch(
-            f"{index} has format {content.get('format')}, this version reads format {FORMAT}; build it again"
-        )
     try:
+        content = json.loads(body)
+        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
+            raise IndexMismatch(
+                f"{index} has format {content['format']}, this version reads format {FORMAT}; build it again"
+            )
         return Manifest.model_validate(content)
-    except ValidationError as error:
-        raise IndexCorrupt(f"{path} does not describe an index: {error.errors()[0]['msg']}") from error
+    except ValueError as error:  # pydantic's and json's errors are
+        raise IndexCorrupt(f"{path} does not describe an index ({error})") from error
 
 
 def _sum_line(body: bytes) -> str:
