@@ -11,12 +11,13 @@ from PIL import Image, ImageDraw
 
 from demo.ui import health
 from demo.ui.text import literal, plain
-from vrag.errors import VragError
+from vrag.errors import MediaError, VragError
 from vrag.geometry import Box, to_displayed, whole
 from vrag.items import Item
 from vrag.pages import decode_rgb, open_page, view_of
 from vrag.retriever import HttpRetriever
 from vrag.settings import SearchSettings, Settings
+from vrag.vimrag_options import VimragOptions
 
 #: Area at which pages are drawn; sharp on a projector, light on the wire.
 MAX_PIXELS = 1_600_000
@@ -49,6 +50,24 @@ def _retriever(search_url: str) -> HttpRetriever:
 @st.cache_data(show_spinner=False, max_entries=48)
 def _stored(search_url: str, version: str, item_id: str) -> bytes:
     return _retriever(search_url).image(item_id)
+
+
+@st.cache_data(show_spinner=False, max_entries=24)
+def _frames(search_url: str, version: str, item_id: str) -> list[tuple[float, bytes]]:
+    limits = VimragOptions  # the moments that a record names are among the frames that were sampled so
+    found = _retriever(search_url).frames(item_id, limits.fps, limits.max_frames, limits.max_pixels_video)
+    return [(frame.seconds, frame.image) for frame in found]
+
+
+def frames(source: Source, item_id: str, timestamps: tuple[float, ...]) -> list[tuple[float, bytes]]:
+    """Seconds and JPEG of the frames of a clip nearest to ``timestamps``; without any, its first.
+
+    Raises VragError for a clip that cannot be had.
+    """
+    found = _frames(source.search_url, source.version, item_id)
+    if not found:
+        raise MediaError("the clip has no frames")
+    return [min(found, key=lambda frame: abs(frame[0] - wanted)) for wanted in timestamps or (found[0][0],)]
 
 
 @st.cache_data(show_spinner=False, max_entries=192)

@@ -57,12 +57,24 @@ def play(record: Record, key: str, draw: Callable[[Snapshot], None]) -> None:
             go(st.session_state[at] + 1)  # the moment before has had its time
         now = st.session_state[at]
         with st.container(horizontal=True, vertical_alignment="center", key=f"{key}-replay"):
-            st.button("Back", icon=":material/skip_previous:", key=f"{key}-back", on_click=go, args=(now - 1,), disabled=not now)
+            st.button(
+                "Back",
+                icon=":material/skip_previous:",
+                key=f"{key}-back",
+                on_click=go,
+                args=(now - 1,),
+                disabled=not now,
+            )
             words, icon = ("Pause", ":material/pause:") if playing else ("Play", ":material/play_arrow:")
             if st.button(words, icon=icon, key=f"{key}-play", on_click=toggle):
                 st.rerun()  # the timer is set by the whole page
             st.button(
-                "Next", icon=":material/skip_next:", key=f"{key}-next", on_click=go, args=(now + 1,), disabled=now == last
+                "Next",
+                icon=":material/skip_next:",
+                key=f"{key}-next",
+                on_click=go,
+                args=(now + 1,),
+                disabled=now == last,
             )
             st.slider("Moment", 0, last, key=at, label_visibility="collapsed", width="stretch")
             st.caption(f"{now} / {last}", width="content")

@@ -1,25 +1,23 @@
-"""Past runs: the list of those that were recorded, and each of them opened again."""
+"""Past runs: the list of those that were recorded, and each of them opened again, replayed step by step, and exported."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import streamlit as st
 
-from demo.ui import run_view
+from demo.ui import export, replay, run_view, vimrag_view
 from demo.ui.live import Snapshot
 from demo.ui.pictures import Source
 from demo.ui.text import plain
 from vrag.errors import RecordError
-from vrag.records import Record, RunSummary, list_runs, read_record
-from vrag.settings import Settings
+from vrag.records import RunSummary, list_runs, read_record
+from vrag.settings import Settings, VimragSettings
 
 #: Runs that are listed at once.
 PAGE = 25
 ICONS = {"answer": ":material/check_circle:", "error": ":material/error:", "stopped": ":material/stop_circle:"}
 
 
-def page(settings: Settings) -> None:
+def page(settings: Settings | VimragSettings) -> None:
     folder = settings.record_dir
     found = list_runs(folder) if folder is not None and folder.is_dir() else []
     wanted = st.query_params.get("run")
@@ -70,25 +68,24 @@ def describe(run: RunSummary) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def open_run(chosen: RunSummary, settings: Settings) -> None:
+def open_run(chosen: RunSummary, settings: Settings | VimragSettings) -> None:
     try:
         record = read_record(chosen.path)
     except RecordError as error:
         st.error(plain(str(error)))
         return
-    source = Source.of(settings)
-    st.caption(describe(chosen))
-    run_view.draw(snapshot_of(record), source, f"past-{chosen.id}")
-    st.download_button(
-        "Download the record",
-        Path(chosen.path).read_bytes(),
-        file_name=chosen.path.name,
-        icon=":material/download:",
-        on_click="ignore",
-    )
+    source, key = Source.of(settings), f"past-{chosen.id}"
+    graph = record.header.agent == "vimrag"
+    if graph:
+        vimrag_view.style()
+    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
+        st.caption(describe(chosen), width="content")
+        export.buttons(chosen.path, settings, key)
 
+    def draw(run: Snapshot) -> None:
+        if graph:
+            vimrag_view.draw(run, source, key, prices=vimrag_view.prices_of(record.header.settings))
+        else:
+            run_view.draw(run, source, key)
 
-def snapshot_of(record: Record) -> Snapshot:
-    """A recorded run in the form in which runs are drawn."""
-    last = record.entries[-1].at if record.entries else 0.0
-    return Snapshot(question=record.question, events=tuple(record.events), seconds=last)
+    replay.play(record, key, draw)

@@ -65,7 +65,11 @@ def sidebar(base: VimragSettings) -> Chosen:
         search_url = _text("Search URL", "search-url", _default("search_url", SEARCH_URL))
         thinking = st.toggle("Enable thinking", base.thinking is not False, key="vimrag-thinking")
         max_steps = st.slider(
-            "Max steps", min(STEPS[0], base.max_steps), max(STEPS[1], base.max_steps), base.max_steps, key="vimrag-max-steps"
+            "Max steps",
+            min(STEPS[0], base.max_steps),
+            max(STEPS[1], base.max_steps),
+            base.max_steps,
+            key="vimrag-max-steps",
         )
         top_k = st.slider("Search top-k", *TOP_K, min(base.top_k, TOP_K[1]), key="vimrag-top-k")
         with st.expander("Prices"):
