@@ -12,6 +12,9 @@ READER = "extractive-reader"
 #: The reader reads by OCR and needs print that is still legible on a whole page; the published limit (0.4 MP) is made for
 #: a model that was trained at it.
 READER_MAX_PIXELS = 2048 * 28 * 28
+#: What VimRAG's page speaks to where nothing else is said.
+DASHSCOPE_URL = "https://dashscope.aliyuncs.com/compatible-mode/v1"
+DASHSCOPE_MODEL = "qwen3.5-plus"
 #: A folder that, where it is set, takes the place of ``var``.
 STATE_VARIABLE = "VRAG_STATE_DIR"
 

@@ -1,10 +1,10 @@
 """The launcher behind ``run_demo.sh``: builds the index once, starts the services, waits for health, stops all of them.
 
-./run_demo.sh                    everything offline on this machine: search, extractive reader, web page
+./run_demo.sh                    everything offline on this machine: search, extractive reader, both agents' web page
 ./run_demo.sh ask "question"     the same in the terminal: prints the steps and the cited answer
 ./run_demo.sh search             the search service alone
 ./run_demo.sh vrag               the VRAG demo with a local model served by vLLM
-./run_demo.sh vimrag             the VimRAG demo
+./run_demo.sh vimrag             the VimRAG demo: DashScope with DASHSCOPE_API_KEY, any server with --base-url, else the reader
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from demo import defaults
 from demo.defaults import READER, ROOT
@@ -61,7 +62,7 @@ def corpus_index(args: argparse.Namespace) -> list[Path]:
     if args.corpus:
         documents = Path(args.corpus).expanduser().resolve()
         return [build_index(documents, defaults.state() / "index" / index_name(documents))]
-    if args.mode in ("search", "vrag") and (PUBLISHED_INDEX / "manifest.json").exists():
+    if args.mode in ("search", "vrag", "vimrag") and (PUBLISHED_INDEX / "manifest.json").exists():
         return [PUBLISHED_INDEX]
     return [build_index(EXAMPLE, defaults.state() / "index" / "example")]
 
@@ -145,13 +146,13 @@ def run_offline(args: argparse.Namespace) -> None:
     require_ports(args, "search", "model", "ui")
     settings = agent_settings(args, f"http://127.0.0.1:{args.model_port}/v1", READER)
     with Services() as services:
-        others = [reader_service(args.model_port), page_service("app.py", args.ui_port, settings)]
+        others = [reader_service(args.model_port), page_service("both_app.py", args.ui_port, settings)]
         services.launch(*others)  # they come up while the index is built
         services.start(search_service(corpus_index(args), args.search_port))
         services.wait(*others)
         say(
-            "\nEverything runs on this machine. The answers come from an extractive reader: it finds and reads lines on the\n"
-            "pages by OCR. It is not a language model; ./run_demo.sh vrag uses one.\n"
+            "\nEverything runs on this machine. The answers of both agents, VRAG and VimRAG, come from an extractive reader: it\n"
+            "finds and reads lines on the pages by OCR. It is not a language model; ./run_demo.sh vrag and vimrag use one.\n"
             f"\n  Open http://localhost:{args.ui_port}\n\nCtrl-C stops everything."
         )
         services.watch()
@@ -181,9 +182,9 @@ def model_server(url: str) -> str:
         raise ConfigError(f"--base-url {error}.") from error
 
 
-def model_answers(base_url: str) -> bool:
+def model_answers(base_url: str, key: str = "") -> bool:
     """Whether an OpenAI-compatible server answers there. Raises ConfigError where it wants another key."""
-    answer = status(f"{base_url}/models", os.environ.get("VRAG_API_KEY", ""))
+    answer = status(f"{base_url}/models", key or os.environ.get("VRAG_API_KEY", ""))
     if answer in (401, 403):
         raise ConfigError(
             f"The model server at {base_url} asks for an API key. Set VRAG_API_KEY to it, then start again."
@@ -229,7 +230,36 @@ def require_ports(args: argparse.Namespace, *names: str) -> None:
 
 
 def run_vimrag(args: argparse.Namespace) -> None:
-    raise ConfigError("The VimRAG demo is not part of this version yet. ./run_demo.sh starts the VRAG demo.")
+    require_ports(args, "search", "ui", *([] if args.base_url or api_key() else ["model"]))
+    others: list[Service] = []
+    if args.base_url:
+        base_url, model = model_server(args.base_url), args.model or ""
+        ours = (urlsplit(base_url).hostname or "").endswith(".aliyuncs.com")
+        if not model_answers(base_url, api_key() if ours else ""):  # the key for DashScope is nobody else's
+            raise ConfigError(f"No model server answers at {base_url}. Start it, or correct --base-url.")
+        words = f"The model server at {base_url} answers the questions."
+    elif api_key():
+        base_url, model = defaults.DASHSCOPE_URL, args.model or defaults.DASHSCOPE_MODEL
+        words = f"{model} of DashScope answers the questions; every question costs what its tokens cost."
+    else:
+        base_url, model = f"http://127.0.0.1:{args.model_port}/v1", READER
+        others = [reader_service(args.model_port)]
+        words = (
+            "There is no key in DASHSCOPE_API_KEY and no --base-url, so the answers come from the extractive reader: it finds\n"
+            "and reads lines on the pages by OCR. It is not a language model, and its plans are simple."
+        )
+    others.append(page_service("vimrag_app.py", args.ui_port, agent_settings(args, base_url, model)))
+    with Services() as services:
+        services.launch(*others)  # they come up while the index is built
+        services.start(search_service(corpus_index(args), args.search_port))
+        services.wait(*others)
+        say(f"\n{words}\n\n  Open http://localhost:{args.ui_port}\n\nCtrl-C stops everything.")
+        services.watch()
+
+
+def api_key() -> str:
+    """The key for DashScope, where the environment has one."""
+    return os.environ.get("DASHSCOPE_API_KEY", "").strip() or os.environ.get("VRAG_API_KEY", "").strip()
 
 
 def run_ask(args: argparse.Namespace) -> None:

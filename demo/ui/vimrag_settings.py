@@ -18,9 +18,9 @@ from vrag.errors import ConfigError
 from vrag.settings import ENV_PREFIX, NO_KEY, VimragSettings
 
 #: What the page starts with where neither the launcher nor the user says otherwise.
-BASE_URL = "https://dashscope.aliyuncs.com/compatible-mode/v1"
+BASE_URL = defaults.DASHSCOPE_URL
 SEARCH_URL = "http://localhost:8001/search"
-MODEL = "qwen3.5-plus"
+MODEL = defaults.DASHSCOPE_MODEL
 STEPS, TOP_K = (5, 30), (1, 10)
 #: The fields that the sidebar shows; they keep their values while another page is open.
 _FIELDS = ("base-url", "search-url", "model", "key", "thinking", "max-steps", "top-k", "corpus", "input", "output")
@@ -53,7 +53,7 @@ def sidebar(base: VimragSettings) -> Chosen:
         state = st.container(gap="small")  # filled last: it depends on the fields below
         st.header("Settings", anchor=False)
         base_url = _text("API Base URL", "base-url", _default("base_url", BASE_URL))
-        model = _text("Model", "model", _default("model", MODEL), placeholder="the one that is served")
+        model = _text("Model", "model", _default_model(), placeholder="the one that is served")
         key = st.text_input(
             "API key",
             type="password",
@@ -91,7 +91,7 @@ def sidebar(base: VimragSettings) -> Chosen:
             chosen = _agent(base, **given)
         except ConfigError as error:
             st.error(plain(str(error), 600))
-            chosen = _agent(base, base_url=_default("base_url", BASE_URL), model_name=_default("model", MODEL))
+            chosen = _agent(base, base_url=_default("base_url", BASE_URL), model_name=_default_model())
         search = health.search(chosen.settings())
         if len(search.corpora) > 1:
             corpus = st.selectbox("Search in", [EVERYTHING, *search.corpora], key="vimrag-corpus")
@@ -131,6 +131,12 @@ def _price(label: str, name: str, value: float | None) -> float | None:
 def _default(name: str, published: str) -> str:
     """The environment's word, else the published default of the page."""
     return os.environ.get(f"{ENV_PREFIX}{name.upper()}") or published
+
+
+def _default_model() -> str:
+    """The environment's word, else the published model; of another server, the one that it serves."""
+    named = os.environ.get(f"{ENV_PREFIX}MODEL", "")
+    return named or (MODEL if dashscope(_default("base_url", BASE_URL)) else "")
 
 
 def _key_hint(base: VimragSettings) -> str:
