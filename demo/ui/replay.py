@@ -18,8 +18,8 @@ _FOLLOWS = (Usage, GraphChanged, ViewShown)
 
 def moments(events: Sequence[Event]) -> list[int]:
     """How many events have happened at each moment; the first moment is that before all of them."""
-    ends = [at for at, event in enumerate(events) if at and not isinstance(event, _FOLLOWS)]
-    return [0, *ends, len(events)] if events else [0]
+    seen = [at for at, event in enumerate(events) if not isinstance(event, _FOLLOWS)]
+    return [0, *seen[1:], len(events)] if events else [0]
 
 
 def snapshot(record: Record, count: int) -> Snapshot:
