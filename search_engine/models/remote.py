@@ -4,6 +4,10 @@ With ``style="messages"`` (vLLM's extension for chat models) the server gets the
 :mod:`search_engine.models.qwen3_vl` builds, and pictures already resized as that module resizes them, without loss; its vectors are
 then those of the local model. With ``style="input"`` it gets plain strings, as any text embedding server takes them.
 
+The pixel limits travel with every picture too, for servers that let a request set them (vLLM: ``--trust-request-mm-kwargs``). Another
+one has to be started with them, or it enlarges small pictures by limits of its own:
+``--mm-processor-kwargs '{"size": {"shortest_edge": 4096, "longest_edge": 1843200}}'``.
+
 A server samples clips by rules of its own. Their vectors would not be comparable with local ones, so a clip is refused unless
 ``clips=True`` says that the whole index comes from this server.
 """
@@ -90,6 +94,7 @@ class RemoteEmbedder:
             limits=httpx.Limits(max_connections=concurrency),
         )
         self._model = model
+        self._sends_limits = True
 
     def close(self) -> None:
         self._client.close()
@@ -213,7 +218,7 @@ class RemoteEmbedder:
             "add_generation_prompt": True,
             "encoding_format": "base64",
         }
-        if image is not None:
+        if image is not None and self._sends_limits:
             # The server's own limits may be others; within these nothing is resized again.
             body["mm_processor_kwargs"] = {"size": {"shortest_edge": self._area.least, "longest_edge": self._area.most}}
         return body
@@ -229,7 +234,21 @@ class RemoteEmbedder:
         return _data_url(buffer.getvalue(), "image/png")
 
     def _embed(self, body: dict[str, Any]) -> list[float] | Vectors:
-        answer = self._request("POST", "/embeddings", body)
+        try:
+            answer = self._request("POST", "/embeddings", body)
+        except MediaError as error:
+            if "mm_processor_kwargs" not in body or "mm_processor_kwargs" not in str(error):
+                raise
+            if self._sends_limits:
+                self._sends_limits = False
+                log.warning(
+                    '%s lets no request set pixel limits; start it with --mm-processor-kwargs \'{"size": {"shortest_edge": %d, '
+                    '"longest_edge": %d}}\' so that small pictures are not enlarged.',
+                    self.base_url,
+                    self._area.least,
+                    self._area.most,
+                )
+            answer = self._request("POST", "/embeddings", {k: v for k, v in body.items() if k != "mm_processor_kwargs"})
         try:
             value = answer["data"][0]["embedding"]
             if isinstance(value, str):

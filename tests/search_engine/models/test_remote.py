@@ -113,6 +113,22 @@ def test_the_messages_are_those_of_the_local_model(tmp_path: Path) -> None:
     assert "mm_processor_kwargs" not in query
 
 
+def test_a_server_that_lets_no_request_set_limits_is_asked_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    def embed(body: dict[str, Any]) -> Any:
+        if "mm_processor_kwargs" in body:
+            return JSONResponse({"error": {"message": "Per-request mm_processor_kwargs are disabled by default"}}, 400)
+        return hashed(body)
+
+    server = EmbeddingServer(embed=embed)
+    queries = [Query(image=encoded(noise(64, 64, seed))) for seed in range(3)]
+    with serve(server.app) as url, RemoteEmbedder(url + "/v1", model="m", concurrency=1) as model:
+        assert model.embed_queries(queries).shape == (3, 32)
+        asked = len(server.bodies)
+        model.embed_queries(queries)
+    assert len(server.bodies) == asked + 3, "once told, it does not try again"
+    assert caplog.text.count("--mm-processor-kwargs") == 1
+
+
 def test_requests_under_way_are_bounded() -> None:
     server = EmbeddingServer(delay=0.02)
     with serve(server.app) as url, RemoteEmbedder(url + "/v1", concurrency=3) as model:
