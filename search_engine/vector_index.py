@@ -1,15 +1,15 @@
 """Nearest neighbours by inner product: one small protocol, and its exact implementation on FAISS.
 
 Exact search is a question of memory traffic: every query reads all ``n * dimension * 4`` bytes once, unless several
-queries share one pass. Two things follow (figures of faiss 1.15 and numpy 2.4, 100k x 2048, 2 cores):
+queries share one pass, which is a matrix product. FAISS' own search shares a pass only from ``n_queries * dimension
+>= 128000`` on (``distance_compute_blas_threshold``), runs a single query on one thread, and loses most of its speed
+when other processes compete for the cores: it synchronises its threads for every tile. So the product is handed to
+BLAS as a whole, over the matrix that FAISS holds, seen through numpy and stored once. Against ``IndexFlatIP.search``
+with its threshold set to 1 (50k x 2048, 2 cores that other work kept busy; best of 12): 1 query 55 : 119 ms, 2
+queries 52 : 298, 16 queries 224 : 479, 64 queries 255 : 589.
 
-* A batch has to go through BLAS. By default FAISS does so only from ``n_queries * dimension >= 128000`` on; below, it
-  scans row by row, up to four times slower. The threshold is a global of the library, set here once.
-* A single query is a matrix-vector product, which FAISS runs on one thread and BLAS on all of them, three times
-  faster. The matrix is the one that FAISS holds, seen through numpy, so nothing is stored twice.
-
-Either way the best candidates are scored again one by one, so that a query gets the same answer, bit for bit, alone
-and in any batch.
+The best candidates are scored again one by one, so that a query gets the same answer, bit for bit, alone and in any
+batch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from vrag.errors import ConfigError, ModelError
 
 Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 
-# Candidates beyond k that are scored again, and how far below the k-th a rounding error can put a rightful hit.
-_MARGIN = 16
+# How far below the k-th score a rounding error can put a rightful hit.
 _ROUNDING = 1e-5
-# Up to here a product per query is faster than a shared pass.
-_SINGLE = 2
+# Up to here one product per query is faster than a shared one.
+_SINGLE = 4
+# Scores computed at once, at most (128 MB).
+_BLOCK = 1 << 25
+# Candidates scored again at once.
+_ROWS = 1024
 
 
 class VectorIndex(Protocol):
@@ -72,15 +75,18 @@ class FlatIndex:
 
     def search(self, queries: Vectors, k: int, allowed: NDArray[np.bool_] | None = None) -> list[Ranking]:
         queries = _checked(queries, self.dimension, "the query's vector")
-        size = len(self) if allowed is None else int(np.count_nonzero(allowed))
-        k = min(k, size)
+        numbers = np.arange(len(self)) if allowed is None else np.flatnonzero(allowed)
+        k = min(k, len(numbers))
         if k <= 0:
             return [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
-        if allowed is not None or len(queries) <= _SINGLE:
-            candidates: Iterator[NDArray[np.int64]] = (self._scan(query, k, allowed) for query in queries)
-        else:
-            candidates = iter(self._batch(queries, k))
-        return [self._ranked(query, rows, k) for query, rows in zip(queries, candidates, strict=True)]
+        # Few rows are gathered; of many, all are multiplied and the rest is left out.
+        gathered = len(numbers) * 8 < len(self)
+        matrix = self._matrix[numbers] if gathered else self._matrix
+        rankings = []
+        for query, scores in zip(queries, _products(matrix, queries), strict=True):
+            admitted = scores if gathered or allowed is None else scores[numbers]
+            rankings.append(self._ranked(query, numbers[_leading(admitted, k)], k))
+        return rankings
 
     @property
     def _matrix(self) -> Vectors:
@@ -88,31 +94,21 @@ class FlatIndex:
         flat = self._faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.dimension)
         return np.asarray(flat, np.float32).reshape(len(self), self.dimension)
 
-    def _scan(self, query: Vectors, k: int, allowed: NDArray[np.bool_] | None) -> NDArray[np.int64]:
-        """Every row that may belong to the best ``k`` of one query."""
-        if allowed is None:
-            return _leading(self._matrix @ query, k)
-        rows = np.flatnonzero(allowed)
-        # Few rows are gathered; of many, all are multiplied and the rest is left out.
-        scores = self._matrix[rows] @ query if len(rows) * 8 < len(self) else (self._matrix @ query)[rows]
-        return rows[_leading(scores, k)]
-
-    def _batch(self, queries: Vectors, k: int) -> Iterator[NDArray[np.int64]]:
-        """The same for many queries in one pass over the matrix."""
-        wanted = min(k + _MARGIN, len(self))
-        scores, rows = self._index.search(queries, wanted)
-        for query, best, numbers in zip(queries, scores, rows, strict=True):
-            if wanted < len(self) and best[-1] >= best[k - 1] - _ROUNDING:
-                yield self._scan(query, k, None)  # more ties than the margin holds
-            else:
-                yield numbers[(numbers >= 0) & (best >= best[k - 1] - _ROUNDING)].astype(np.int64)
-
     def _ranked(self, query: Vectors, rows: NDArray[np.int64], k: int) -> Ranking:
-        # One row at a time in double precision: independent of the batch, of threads, and of where a row lies.
+        # Row by row in double precision: independent of the batch, of threads, and of where a row lies.
         exact = query.astype(np.float64)
-        scores = np.array([float(np.dot(self._matrix[row].astype(np.float64), exact)) for row in rows], np.float32)
+        blocks = (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+        scores = np.concatenate([(self._matrix[block] * exact).sum(axis=1) for block in blocks]).astype(np.float32)
         order = np.lexsort((rows, -scores))[:k]
         return rows[order], scores[order]
+
+
+def _products(matrix: Vectors, queries: Vectors) -> Iterator[Vectors]:
+    """The scores of all rows, query by query."""
+    block = max(1, _BLOCK // len(matrix))
+    for start in range(0, len(queries), block):
+        some = queries[start : start + block]
+        yield from (matrix @ query for query in some) if len(some) <= _SINGLE else some @ matrix.T
 
 
 def _leading(scores: Vectors, k: int) -> NDArray[np.int64]:
@@ -130,12 +126,11 @@ def _checked(vectors: Vectors, dimension: int, what: str) -> Vectors:
 
 
 def _faiss() -> Any:
-    """The library, set up; imported late because it takes a third of a second."""
+    """The library, imported late because it takes a third of a second."""
     try:
         import faiss
     except ImportError as error:
         raise ConfigError(
             "faiss is not installed; install it with: pip install faiss-cpu (or faiss-gpu, never both)"
         ) from error
-    faiss.cvar.distance_compute_blas_threshold = 1
     return faiss

@@ -102,8 +102,10 @@ def test_another_dimension_is_refused() -> None:
         index.search(vectors(2, 1, 8), 1)
 
 
-def test_small_batches_go_through_blas() -> None:
-    import faiss
-
-    FlatIndex(DIMENSION)
-    assert faiss.cvar.distance_compute_blas_threshold == 1
+def test_large_batches_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    index, asked = filled(vectors(500, 1)), vectors(40, 2)
+    whole = index.search(asked, 5)
+    monkeypatch.setattr("search_engine.vector_index._BLOCK", 3000)
+    for (rows, scores), (rows_whole, scores_whole) in zip(index.search(asked, 5), whole, strict=True):
+        assert rows.tolist() == rows_whole.tolist()
+        assert scores.tobytes() == scores_whole.tobytes()
