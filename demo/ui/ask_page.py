@@ -8,7 +8,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from demo.ui import health, run_view
+from demo.ui import health, question_box, run_view
 from demo.ui.live import LiveRun
 from demo.ui.pictures import Source
 from demo.ui.text import plain
@@ -19,7 +19,7 @@ from vrag.settings import Settings
 EXAMPLE = Path(__file__).resolve().parents[2] / "search_engine" / "corpus" / "example"
 #: The name of the example corpus in a search service.
 EXAMPLE_CORPUS = "example"
-MAX_CHARS = 2000
+MAX_CHARS = question_box.MAX_CHARS
 #: Seconds between two looks at a run.
 EVERY = 0.5
 
@@ -55,28 +55,11 @@ def page(settings: Settings) -> None:
         st.title("Ask your documents", anchor=False)
         st.caption("The agent searches, looks at pages, looks closer, and answers with the page and region it read.")
     offered = examples() if EXAMPLE_CORPUS in health.search(settings).corpora else []
-    with st.container(horizontal=True, vertical_alignment="center", key="ask"):
-        asked = st.chat_input("Ask about the documents", key="question", max_chars=MAX_CHARS)
-        if run is not None and offered:
-            with st.popover("Examples", icon=":material/lightbulb:", width="content"):
-                suggest(offered, settings)
+    question_box.draw(lambda question: start(question, settings), offered, "vrag", compact=run is not None)
     if run is None:
-        if offered:
-            st.caption("Or try one of these:")
-            suggest(offered, settings)
         advise(settings)
-    if asked and asked.strip():
-        start(asked.strip(), settings)
-        st.rerun()
-    if run is not None:
+    else:
         watch(run, settings)
-
-
-def suggest(offered: list[str], settings: Settings) -> None:
-    """Example questions; a click asks."""
-    with st.container(horizontal=True, gap="small", key="examples"):
-        for number, question in enumerate(offered):
-            st.button(plain(question), key=f"example-{number}", on_click=start, args=(question, settings))
 
 
 def advise(settings: Settings) -> None:

@@ -45,7 +45,8 @@ CSS = """
                overflow-wrap: anywhere; opacity: .8; }
   .v-empty { min-height: 28rem; display: flex; align-items: center; justify-content: center; text-align: center; }
 
-  .st-key-examples button { border-radius: 1.2rem; text-align: left; }
+  .st-key-examples button { border-radius: 1.2rem; text-align: left; height: auto; }
+  .st-key-examples button * { white-space: normal !important; overflow: visible !important; }
 
   [class*="st-key-document-"] .v-row { margin: 0; }
   [class*="st-key-document-"] { padding-top: .5rem; padding-bottom: .5rem; }
