@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from demo.ui.text import clean
-from vrag.errors import RecordError
 from vrag.events import Event, GraphChanged, Memorized
 from vrag.memory_graph import ANSWER, ROOT, MemoryGraph, from_json
 from vrag.report.graph_svg import HEIGHT, WIDTH, layout, line, wrap
@@ -91,11 +90,12 @@ def graph_of(events: Sequence[Event]) -> Json:
 
 
 def newest(value: Mapping[str, Any]) -> str:
-    """The node to look at when nobody has chosen one: the answer, else the youngest search, else the question."""
-    if value.get("answer"):
-        return ANSWER
-    nodes = value.get("nodes") or ()
-    return str(nodes[-1]["id"]) if nodes else ROOT
+    """The node to look at when nobody has chosen one: the answer, else the youngest search, else the question.
+
+    Raises RecordError for what is no graph.
+    """
+    graph = _read(value, "")
+    return ANSWER if graph.answer_parents is not None else next(reversed(graph.nodes), ROOT)
 
 
 def drawing(value: Mapping[str, Any], question: str, selected: str = "") -> Json:
@@ -151,12 +151,7 @@ def details(value: Mapping[str, Any], question: str, node_id: str) -> Details | 
 
 
 def _read(value: Mapping[str, Any], question: str) -> MemoryGraph:
-    if not value:
-        return MemoryGraph(question)
-    try:
-        return from_json(value)[0]
-    except AssertionError as error:  # of a repair that could not be made
-        raise RecordError(f"This is not a memory graph ({error}).") from error
+    return from_json(value)[0] if value else MemoryGraph(question)
 
 
 def _kept(entry: Mapping[str, Any], item_id: str, kind: str, priority: float, timestamps: tuple[float, ...]) -> Kept:

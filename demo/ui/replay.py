@@ -38,50 +38,40 @@ def play(record: Record, key: str, draw: Callable[[Snapshot], None]) -> None:
     if last < 1:
         draw(snapshot(record, len(record.events)))
         return
-    at, running = f"{key}-moment", f"{key}-playing"
+    state = st.session_state
+    # The moment is kept apart from the slider: a widget's own value is lost where a run of the script ends before it.
+    at, running, rested, slider = f"{key}-at", f"{key}-playing", f"{key}-rested", f"{key}-moment"
 
     def go(to: int) -> None:
-        st.session_state[at] = max(0, min(last, to))
+        state[at], state[rested] = max(0, min(last, to)), False
 
     def toggle() -> None:
-        playing = not st.session_state.get(running, False)
-        st.session_state[running] = playing
-        if playing and st.session_state.get(at, last) >= last:
+        state[running] = not state.get(running, False)
+        if state[running] and state.get(at, last) >= last:
             go(0)
 
-    @st.fragment(run_every=EVERY if st.session_state.get(running) else None)
+    timed = bool(state.get(running, False))
+
+    @st.fragment(run_every=EVERY if timed else None)
     def film() -> None:
-        playing = st.session_state.get(running, False)
-        st.session_state.setdefault(at, last)
-        if playing and st.session_state.get(f"{key}-shown") == st.session_state[at]:
-            go(st.session_state[at] + 1)  # the moment before has had its time
-        now = st.session_state[at]
+        state.setdefault(at, last)
+        if state.get(running) and state.get(rested):  # the moment on show has had its time
+            go(state[at] + 1)
+        now = state[at]
+        if now == last:
+            state[running] = False
+        state[slider] = now
         with st.container(horizontal=True, vertical_alignment="center", key=f"{key}-replay"):
-            st.button(
-                "Back",
-                icon=":material/skip_previous:",
-                key=f"{key}-back",
-                on_click=go,
-                args=(now - 1,),
-                disabled=not now,
-            )
-            words, icon = ("Pause", ":material/pause:") if playing else ("Play", ":material/play_arrow:")
-            if st.button(words, icon=icon, key=f"{key}-play", on_click=toggle):
-                st.rerun()  # the timer is set by the whole page
-            st.button(
-                "Next",
-                icon=":material/skip_next:",
-                key=f"{key}-next",
-                on_click=go,
-                args=(now + 1,),
-                disabled=now == last,
-            )
-            st.slider("Moment", 0, last, key=at, label_visibility="collapsed", width="stretch")
+            back, on = ":material/skip_previous:", ":material/skip_next:"
+            st.button("Back", icon=back, key=f"{key}-back", on_click=go, args=(now - 1,), disabled=not now)
+            words, icon = ("Pause", ":material/pause:") if state.get(running) else ("Play", ":material/play_arrow:")
+            st.button(words, icon=icon, key=f"{key}-play", on_click=toggle)
+            st.button("Next", icon=on, key=f"{key}-next", on_click=go, args=(now + 1,), disabled=now == last)
+            st.slider("Moment", 0, last, key=slider, on_change=lambda: go(state[slider]), label_visibility="collapsed")
             st.caption(f"{now} / {last}", width="content")
+        if bool(state.get(running)) != timed:
+            st.rerun()  # the timer is set by the whole page
         draw(snapshot(record, marks[now]))
-        st.session_state[f"{key}-shown"] = now
-        if playing and now == last:
-            st.session_state[running] = False
-            st.rerun()
+        state[rested] = True
 
     film()

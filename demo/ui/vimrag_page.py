@@ -8,8 +8,8 @@ from pathlib import Path
 
 import streamlit as st
 
-from demo.ui import export, graph_component, health, vimrag_view
-from demo.ui.ask_page import EVERY, EXAMPLE_CORPUS, MAX_CHARS, examples
+from demo.ui import export, graph_component, health, question_box, vimrag_view
+from demo.ui.ask_page import EVERY, EXAMPLE_CORPUS, examples
 from demo.ui.live import LiveRun
 from demo.ui.pictures import Source
 from demo.ui.text import plain
@@ -31,8 +31,8 @@ def start(question: str, chosen: Chosen) -> None:
     previous: LiveRun | None = st.session_state.get("vimrag-run")
     if previous is not None:
         previous.stop()
-    st.session_state["vimrag-run"] = LiveRun(question, stream)
     st.session_state["vimrag-began"] = datetime.now(timezone.utc)
+    st.session_state["vimrag-run"] = LiveRun(question, stream)
     for name in (f"{_KEY}-source", "vimrag-record"):  # those of the run before
         st.session_state.pop(name, None)
     graph_component.follow(_KEY)
@@ -48,28 +48,11 @@ def page(chosen: Chosen) -> None:
             "answers from its critical path."
         )
     offered = examples() if EXAMPLE_CORPUS in health.search(chosen.settings).corpora else []
-    with st.container(horizontal=True, vertical_alignment="center", key="ask"):
-        asked = st.chat_input("Ask about the documents", key="vimrag-question", max_chars=MAX_CHARS)
-        if run is not None and offered:
-            with st.popover("Examples", icon=":material/lightbulb:", width="content"):
-                suggest(offered, chosen)
+    question_box.draw(lambda question: start(question, chosen), offered, "vimrag", compact=run is not None)
     if run is None:
-        if offered:
-            st.caption("Or try one of these:")
-            suggest(offered, chosen)
         advise(chosen)
-    if asked and asked.strip():
-        start(asked.strip(), chosen)
-        st.rerun()
-    if run is not None:
+    else:
         watch(run, chosen)
-
-
-def suggest(offered: list[str], chosen: Chosen) -> None:
-    """Example questions; a click asks."""
-    with st.container(horizontal=True, gap="small", key="examples"):
-        for number, question in enumerate(offered):
-            st.button(plain(question), key=f"vimrag-example-{number}", on_click=start, args=(question, chosen))
 
 
 def advise(chosen: Chosen) -> None:

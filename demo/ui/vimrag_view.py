@@ -24,12 +24,13 @@ Prices = tuple[float | None, float | None]
 
 CSS = """
 <style>
-  .block-container { max-width: 1680px; }
+  .block-container { max-width: 1680px; padding-left: 2.4rem; padding-right: 2.4rem; }
   .m-counters { display: flex; flex-wrap: wrap; gap: .3rem 1.6rem; align-items: baseline; }
   .m-counters div { display: flex; flex-direction: column; min-width: 3.6rem; }
   .m-counters b { font-size: 1.15rem; font-weight: 650; font-variant-numeric: tabular-nums; line-height: 1.3; }
   .m-counters span { font-size: .8rem; opacity: .7; }
-  .m-node { font-weight: 650; overflow-wrap: anywhere; }
+  .m-node { border: 1.5px solid #2a6fb0; color: #2a6fb0; border-radius: 1rem; padding: 0 .55rem; font-size: .88em;
+            font-weight: 600; overflow-wrap: anywhere; }
   .m-tags { display: flex; flex-wrap: wrap; gap: .35rem; }
   .m-tag { border: 1px solid rgba(128, 128, 128, .38); border-radius: 5px; padding: .02rem .5rem; font-size: .86em;
            overflow-wrap: anywhere; background: rgba(128, 128, 128, .09); }
@@ -50,17 +51,21 @@ CSS = """
              border: 2px solid currentColor; }
   .m-searching { color: #8a6900; } .m-memorised { color: #2a6fb0; } .m-dead_end { color: #74767b; }
   .m-critical_path { color: #c2410c; }
-  .st-key-vimrag-cols, [class*="-cols"] { container-type: normal; }
   [class*="-graph-side"] [data-testid="stImage"] img { max-height: 17rem; width: auto !important; max-width: 100%; }
   [class*="-answer-side"] [data-testid="stImage"] img { max-height: 24rem; width: auto !important; max-width: 100%; }
   @media (min-width: 900px) {
-    [data-testid="stColumn"]:has(> * > [class*="-graph-side"]), [data-testid="stColumn"]:has([class*="-graph-side"])
-        > [data-testid="stVerticalBlock"] { align-self: stretch; }
+    /* The graph stays in sight while the steps are read. */
     [class*="-graph-side"] { position: sticky; top: 4.2rem; max-height: calc(100vh - 5rem); overflow-y: auto;
-                             flex-wrap: nowrap; }
+                             flex-wrap: nowrap; padding: 0 .4rem .4rem 0; }
+    [data-testid="stColumn"]:has([class*="-graph-side"]) { align-self: flex-start; position: sticky; top: 4.2rem; }
   }
-  @media (max-width: 899px) { [class*="-cols"] > [data-testid="stHorizontalBlock"] { flex-direction: column; }
-    [class*="-cols"] [data-testid="stColumn"] { width: 100% !important; flex: 1 1 100% !important; } }
+  @media (max-width: 899px) {
+    .block-container { padding-left: 1rem; padding-right: 1rem; }
+    [class*="-cols"] > [data-testid="stHorizontalBlock"] { flex-direction: column; }
+    [class*="-cols"] [data-testid="stColumn"] { width: 100% !important; flex: 1 1 100% !important; }
+    [class*="-log"] { max-height: 55vh; overflow-y: auto; flex-wrap: nowrap; }
+    [class*="-answer-side"] [data-testid="stImage"] img { max-height: 16rem; }
+  }
 </style>
 """
 
@@ -81,12 +86,12 @@ def draw(
         if stop is not None and not run.done:
             st.button("Stop", key=f"{key}-stop", icon=":material/stop_circle:", disabled=run.stopping, on_click=stop)
     with st.container(key=f"{key}-cols"):
-        left, right = st.columns([11, 10], gap="medium")
+        left, right = st.columns([1, 1], gap="medium")
         with left, st.container(key=f"{key}-answer-side"):
             if run.done:
                 _end(run, source, key)
             else:
-                _progress(run, key)
+                _progress(run, key, live=stop is not None)
             _log(run, key)
         with right, st.container(key=f"{key}-graph-side"):
             _graph(run, source, key)
@@ -111,8 +116,10 @@ def counters(run: Snapshot, prices: Prices) -> str:
     )
 
 
-def _progress(run: Snapshot, key: str) -> None:
+def _progress(run: Snapshot, key: str, live: bool) -> None:
     st.html(f'<div class="v-doing" role="status"><span class="v-pulse"></span>{literal(doing(run))}</div>')
+    if not live:  # in a replay, nothing is being written
+        return
     with st.expander("Thinking", expanded=True, icon=":material/lightbulb:", key=f"{key}-thinking"):
         text = run.thinking[-TAIL_CHARS:] or untagged(run.writing)[-TAIL_CHARS:]
         st.html(f'<div class="m-live"><div>{literal(text) or "..."}</div></div>')
@@ -176,9 +183,10 @@ def _log(run: Snapshot, key: str) -> None:
         return
     st.html('<h3 class="v-section">Steps</h3>')
     # While the run goes on, the newest step is the one to be seen.
-    for number, body in drawn if run.done else reversed(drawn):
-        with st.container(border=True, key=f"{key}-log-{number}"):
-            st.html(body)
+    with st.container(key=f"{key}-log"):
+        for number, body in drawn if run.done else reversed(drawn):
+            with st.container(border=True, key=f"{key}-step-{number}"):
+                st.html(body)
 
 
 def _graph(run: Snapshot, source: Source, key: str) -> None:
@@ -202,7 +210,7 @@ def _details(node: Details, run: Snapshot, source: Source) -> None:
     state = graph_view.STATES[node.state]
     parts = [
         f'<div><b>{literal(node.title, 200)}</b> <span class="m-state m-{node.state}">{state}</span></div>',
-        f'<div class="v-query">{literal(node.query, 1000)}</div>' if node.query else "",
+        f'<div><span class="v-query">{literal(node.query, 1000)}</span></div>' if node.query else "",
         f'<div class="m-summary">{literal(node.summary, 3000)}</div>' if node.summary else "",
     ]
     if node.id == graph_view.ANSWER and isinstance(run.end, Answered):
