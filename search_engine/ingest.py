@@ -27,7 +27,7 @@ from typing import IO
 from search_engine.documents import Extracted, FileResult, SourceFile
 from search_engine.files import clear_partial
 from search_engine.ingest_worker import CannotWrite, Done, Message, OutOfMemory, Ready, Settings, Task, Unreadable
-from search_engine.reading import Desk, IngestOptions, Opened, Part
+from search_engine.reading import Desk, IngestOptions, Opened, Part, Work
 from vrag.errors import VragError
 
 __all__ = ["IngestOptions", "Ingestor", "Progress"]
@@ -69,25 +69,36 @@ class Ingestor:
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Generator[FileResult, None, None]:
-        """One result per source, in the order of the sources; memory is bounded however many there are.
+        """See :func:`run`."""
+        yield from run(self.desk, sources, workers, progress)
 
-        ``workers``: processes, as many as there are cores by default. ``progress`` is called in the thread that iterates.
-        Closing the iterator, or an exception such as KeyboardInterrupt in it, stops the workers at once.
 
-        Raises VragError when workers cannot be started or results cannot be written.
-        """
-        sources = list(sources)
-        for folder in (self.desk.pages_dir, self.desk.cache_dir):
-            folder.mkdir(parents=True, exist_ok=True)
+def run(
+    desk: Work,
+    sources: Iterable[SourceFile],
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Generator[FileResult, None, None]:
+    """One result per source, in the order of the sources; memory is bounded however many there are.
+
+    ``desk.read`` is what the workers do with each. ``workers``: processes, as many as there are cores by default.
+    ``progress`` is called in the thread that iterates. Closing the iterator, or an exception such as KeyboardInterrupt in
+    it, stops the workers at once.
+
+    Raises VragError when workers cannot be started or results cannot be written.
+    """
+    sources = list(sources)
+    for folder in (desk.pages_dir, desk.cache_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+        clear_partial(folder)
+    pool = _Pool(sources, desk, max(1, workers or _cores()))
+    pool.start()
+    try:
+        yield from pool.results(progress)
+    finally:
+        pool.stop()
+        for folder in (desk.pages_dir, desk.cache_dir):
             clear_partial(folder)
-        pool = _Pool(sources, self.desk, max(1, workers or _cores()))
-        pool.start()
-        try:
-            yield from pool.results(progress)
-        finally:
-            pool.stop()
-            for folder in (self.desk.pages_dir, self.desk.cache_dir):
-                clear_partial(folder)
 
 
 def _cores() -> int:
@@ -139,7 +150,7 @@ class _Worker:
 class _Pool:
     """The workers and the thread that feeds and watches them, so that limits hold while the consumer is busy."""
 
-    def __init__(self, sources: Sequence[SourceFile], desk: Desk, size: int) -> None:
+    def __init__(self, sources: Sequence[SourceFile], desk: Work, size: int) -> None:
         self.sources = sources
         self.desk = desk
         self.size = size

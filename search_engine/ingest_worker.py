@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from search_engine.documents import SourceFile
-from search_engine.reading import Desk, Opened, Part, read_source
+from search_engine.reading import Opened, Part, Work
 from vrag.errors import MediaError
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -23,7 +23,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    desk: Desk
+    desk: Work
     threads: int
 
 
@@ -83,12 +83,12 @@ def main(descriptor: int) -> None:
     os._exit(0)
 
 
-def _serve(connection: Connection, task: Task, desk: Desk) -> None:
+def _serve(connection: Connection, task: Task, desk: Work) -> None:
     alarm = int(desk.options.page_seconds) + 30
     # Ends this process even inside of a library, should the parent not live to do it.
     signal.alarm(alarm)
     try:
-        for message in read_source(task.source, desk, task.parts):
+        for message in desk.read(task.source, task.parts):
             connection.send(message)
             signal.alarm(alarm)
     except (BrokenPipeError, ConnectionResetError):

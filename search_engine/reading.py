@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from PIL import Image
 
@@ -55,6 +56,22 @@ class IngestOptions:
     """How many pages of a PDF a worker takes at a time."""
 
 
+class Work(Protocol):
+    """What the workers of an ingestion do with each source, and the folders that they write to."""
+
+    @property
+    def pages_dir(self) -> Path: ...
+
+    @property
+    def cache_dir(self) -> Path: ...
+
+    @property
+    def options(self) -> IngestOptions: ...
+
+    def read(self, source: SourceFile, pages: range | None = None) -> Iterator[Opened | Part]:
+        """See :func:`read_source`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What reading needs beside the file: where images and OCR results go, and the options."""
@@ -62,6 +79,10 @@ class Desk:
     pages_dir: Path
     cache_dir: Path
     options: IngestOptions
+
+    def read(self, source: SourceFile, pages: range | None = None) -> Iterator[Opened | Part]:
+        """What a worker does with a task; see :func:`read_source`."""
+        return read_source(source, self, pages)
 
 
 @dataclass(frozen=True, slots=True)
