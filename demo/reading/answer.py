@@ -17,6 +17,8 @@ MAX_SENTENCE = 300
 TOGETHER = 0.12
 #: How much a finding gains when it stands in the part of the page that was looked at closely.
 CLOSER = 0.1
+#: How much it gains on top when it is what the page was looked at closely for: a crop is for reading, not for choosing.
+SAME_PLACE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +34,30 @@ class Reply:
     """The answer with the labels, the row or the sentence that say what it is."""
     height: float
     """The height of the lines it was read from, in pixels."""
+    box: Box
+    """The span itself."""
     label: str = ""
 
 
-def answer(sheet: Sheet, question: Question, near: Box | None = None) -> Reply | None:
+def answer(sheet: Sheet, question: Question, near: Box | None = None, at: Box | None = None) -> Reply | None:
     """The best answer that one sheet gives; None when nothing on it has to do with the question.
 
-    ``near`` is a part of the sheet that was looked at closely: what stands there is preferred.
+    ``near`` is a part of the sheet that was looked at closely, ``at`` the place in it for whose sake: what stands there
+    is preferred.
     """
     if not sheet.lines or not question.terms:
         return None
     page = Page(sheet, question)
     coverage = page.coverage
     if not question.clauses or question.extreme:
-        found = _preferring(page.findings(), near)
+        found = _preferring(page.findings(), near, at)
         if not found:
             return None
         best = found[0]
-        return Reply(_say(found, question), best.support, coverage, best.region, best.height, best.label)
+        return Reply(_say(found, question), best.support, coverage, best.region, best.height, best.box, best.label)
     chosen: list[tuple[Finding, str]] = []
     for part in subquestions(question):
-        found = _preferring(Page(sheet, part).findings(), near)
+        found = _preferring(Page(sheet, part).findings(), near, None if chosen else at)
         if chosen:
             first = chosen[0][0]
             found = sorted(found, key=lambda f: -(f.rank + (TOGETHER if _together(f, first) else 0.0)))
@@ -68,13 +73,19 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None) -> Reply |
         text = "; ".join(dict.fromkeys(said for _, said in chosen if said))
     beside = [finding.region for finding, _ in chosen if _together(finding, best)]
     support = sum(finding.support for finding, _ in chosen) / len(chosen)
-    return Reply(text, support, coverage, union([best.region, *beside]), best.height, best.label)
+    return Reply(text, support, coverage, union([best.region, *beside]), best.height, best.box, best.label)
 
 
-def _preferring(found: list[Finding], near: Box | None) -> list[Finding]:
+def _preferring(found: list[Finding], near: Box | None, at: Box | None) -> list[Finding]:
     if near is None:
         return found
-    return sorted(found, key=lambda finding: -(finding.rank + (CLOSER if near.covers(finding.box, 0.8) else 0.0)))
+
+    def rank(finding: Finding) -> float:
+        closer = CLOSER if near.covers(finding.box, 0.8) else 0.0
+        same = at is not None and at.intersection(finding.box) >= 0.4 * max(at.area, finding.box.area)
+        return finding.rank + closer + (SAME_PLACE if same else 0.0)
+
+    return sorted(found, key=lambda finding: -rank(finding))
 
 
 def _together(finding: Finding, first: Finding) -> bool:

@@ -171,7 +171,9 @@ def _read(looks: Sequence[Look], question: Question, see: Callable[[bytes], Shee
             )
         merged, area = merge(page.sheet, sheet, asked)
         crop = (sheet, area)
-        closer = _Read(merged, answer(merged, question, near=area), page.crops + 1)
+        closer = _Read(
+            merged, answer(merged, question, near=area, at=page.reply.box if page.reply else None), page.crops + 1
+        )
         # Enlarged print is read better as a rule, but not always: what was read clearly before is not given up.
         worse = closer.score < page.score - SETBACK
         pages[-1] = _Read(page.sheet, page.reply, page.crops + 1) if worse else closer

@@ -17,6 +17,9 @@ Colour = tuple[int, int, int]
 #: The widest gap between two lines of one block, in heights of a line: in running text, and beside numbers.
 LEADING = 0.6
 CLOSE = 0.3
+#: ... and in a row of three or more short texts, as a table without numbers has them.
+TIGHT = 0.08
+_SHORT = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ def blocks(sheet: Sheet) -> tuple[Block, ...]:
     lines = sorted((line for line in sheet.lines if line.text.strip()), key=lambda line: (line.box.y1, line.box.x1))
     numbers = [line for line in lines if is_number(line.text)]
     rows = [None if is_number(line.text) else _row_beside(line, numbers) for line in lines]
+    cells = [_in_text_row(line, lines, sheet.size[0]) for line in lines]
     groups: list[list[int]] = []
     for index, line in enumerate(lines):
         home: tuple[float, list[int]] | None = None
@@ -180,7 +184,8 @@ def blocks(sheet: Sheet) -> tuple[Block, ...]:
             row, other = rows[index], rows[last]
             if row and other and row.differs(other):
                 continue
-            if _continues(lines[last], line, CLOSE if row or other else LEADING):
+            leading = TIGHT if cells[index] and cells[last] else CLOSE if row or other else LEADING
+            if _continues(lines[last], line, leading):
                 gap = line.box.y1 - lines[last].box.y2
                 if home is None or gap < home[0]:
                     home = (gap, group)
@@ -223,6 +228,18 @@ def _row_beside(line: Line, numbers: Sequence[Line]) -> _Row | None:
     pitch = min((abs(y - nearest) for _, y in beside if abs(y - nearest) > 0.35 * height), default=10 * height)
     same_row = [y for _, y in beside if abs(y - nearest) <= 0.35 * height]
     return _Row(round(min(same_row), 3), beside[0][0] < 0.2 * height, pitch < 1.3 * height)
+
+
+def _in_text_row(line: Line, lines: Sequence[Line], width: float) -> bool:
+    """Whether a short text stands in a row with at least two others."""
+    if line.box.width > _SHORT * width:
+        return False
+    mates = 0
+    for other in lines:
+        apart = other.box.x1 >= line.box.x2 or other.box.x2 <= line.box.x1
+        if apart and other.box.width <= _SHORT * width:
+            mates += abs(_middle(other) - _middle(line)) < 0.3 * line.box.height
+    return mates >= 2
 
 
 def _middle(line: Line) -> float:

@@ -8,10 +8,10 @@ from typing import Literal
 
 from demo.reading.words import is_cjk, stem, terms
 
-Kind = Literal["percent", "year", "date", "duration", "money", "number", "person", "place", "yesno", "text"]
+Kind = Literal["percent", "year", "date", "time", "duration", "money", "number", "person", "place", "yesno", "text"]
 
 #: Kinds whose answer is a number.
-NUMERIC: frozenset[Kind] = frozenset({"percent", "year", "duration", "money", "number"})
+NUMERIC: frozenset[Kind] = frozenset({"percent", "year", "time", "duration", "money", "number"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Question:
     kind: Kind
     unit: str = ""
     """The stem of what is counted or measured: "respond" in "how many respondents", where it is known."""
+    measure: str = ""
+    """A pattern of the units in which the answer is measured, "" where the question does not say."""
     parts: int = 1
     """How many things are asked for: 2 in "which ..., and what was its score"."""
     extreme: int = 0
@@ -60,10 +62,11 @@ _DATE = _any(
     r"(?:^|[,;]|\band|\bor)\s*when\b|\b(?:what|which) (?:day|date|month)",
     "哪一?天|什么时候|何时|日期|几月|几号|哪个?月",
 )
+_TIME = _any(r"\bwhat time\b|\bo'clock\b|\bwhich hour\b", "几点|何时开[门放始]|什么时间")
 _DURATION = _any(
     r"\bhow long\b",
     r"\bhow many (?:\w+ )?(?:milli)?(?:seconds|minutes|hours|days|weeks|months|years)\b",
-    "多久|多长时间|(?:多少|几)个?(?:毫秒|秒|分钟|小时|天|月|年)",
+    "多久|多长时间|多少时间|(?:多少|几)个?(?:毫秒|秒|分钟|小时|天|月|年)",
 )
 _MONEY = _any(
     r"\bhow much (?:money|did .* (?:cost|spend|earn|pay))|\bwhat (?:price|cost)", "多少钱|多少[万亿]?[美欧日]?元"
@@ -76,9 +79,9 @@ _NUMBER = _any(
     r"\bhow (?:many|much|high|low|large|big|old|often|fast|tall|wide|deep|far)\b",
     r"\bnumber of\b|\btotal\b|\bby (?:what|which) factor",
     rf"\bwhat (?:was|is|were|are) the (?:[\w'-]+ ){{0,5}}?(?:{_QUANTITIES})\b",
-    rf"\b(?:what|which) (?:[\w'-]+ ){{1,4}}?(?:{_QUANTITIES}) (?:was|is|were|are|did|does|do|has|have)\b",
+    rf"\b(?:what|which) (?:[\w'-]+ ){{0,4}}?(?:{_QUANTITIES})\b",
     r"\bwhat (?:score|factor|value|amount|rank|level|version)",
-    "多少|几[个名家种次]|编号|数量|得分",
+    "多少|多[高重长宽远深快厚大]|几[个名家种次]|编号|数量|得分",
 )
 _PERSON = _any(
     r"\bwho(?:m|se)?\b",
@@ -102,6 +105,7 @@ _HIGHEST = _any(
     r"\b(?:highest|largest|biggest|greatest|most|best|longest|maximum|max|peak(?:ed)?|widest|strongest|fastest)\b",
     "最[高大多长快强常好]|首位",
 )
+_LATEST, _EARLIEST = _any(r"\b(?:last|latest)\b", "最后|最晚|末班"), _any(r"\b(?:first|earliest)\b", "最早|首班|第一班")
 _LOWEST = _any(
     r"\b(?:lowest|smallest|least|fewest|worst|shortest|minimum|min|narrowest|weakest|slowest)\b", "最[低小少短慢弱差]"
 )
@@ -125,6 +129,24 @@ _BOTH = _any(
     r"\bcompared (?:with|to)\b",
     "分别|各是|各为",
     r"\bwhich two\b|\bhigh and low\b|\brespectively\b|\b\w+ and \w+ (?:ratings|scores|values|temperatures)\b",
+)
+#: What a quantity is measured in.
+_MEASURES = (
+    (_any(r"\btemperatures?\b|\bhow (?:hot|warm|cold)\b", "温度|水温|气温|多[热冷]"), r"°|℃|℉|度|degrees?"),
+    (_any(r"\bweight\b|\bweigh|\bhow heavy\b", "重量|多重|净重"), r"[kmµ]?g\b|lbs?\b|oz\b|tonn?e?s?\b|克|吨|斤"),
+    (
+        _any(
+            r"\bhow (?:high|tall|long|wide|deep|far|thick)\b|\b(?:height|length|width|depth|distance)\b",
+            "多[高宽远深厚]|高度|长度|宽度|深度|距离",
+        ),
+        r"[kcmµ]?m\b|(?:kilo|centi|milli)?met(?:er|re)s?\b|miles?\b|feet\b|ft\b|inch|米|公里",
+    ),
+    (
+        _any(r"\bhow much\b.*\b(?:cost|pay|price|fee)|\b(?:price|cost|fee)\b", "价格|票价|费用|多少钱|售价|卖多少"),
+        r"[$€£¥￥]|元|USD|EUR|euros?|dollars?",
+    ),
+    (_any(r"\b(?:speed|how fast)\b", "速度|多快"), r"/s\b|/h\b|mph|per (?:second|hour)"),
+    (_any(r"\bhow (?:large|big)\b.*\barea|\barea\b", "面积"), r"m²|km²|hectares?|ha\b|acres?|平方"),
 )
 #: A leading "Some report 2025:" or "ASVS 4.0.3 中，" says which document is meant, not which line of it.
 _PREFIX = re.compile(r"^\s*([^:：?？]{3,60}[:：])\s*(?=\S)|^\s*([^，,。?？]{2,40}[中里内]，)")
@@ -155,6 +177,8 @@ def analyse(text: str) -> Question:
     kind = _kind(body)
     plain = _NO_EXTREME.sub(" ", body)
     extreme = -1 if _LOWEST.search(plain) else 1 if _HIGHEST.search(plain) else 0
+    if kind == "time" and not extreme:
+        extreme = 1 if _LATEST.search(body) else -1 if _EARLIEST.search(body) else 0
     clauses = _clauses(body)
     if len(clauses) < 2 and kind not in ("year", "date", "text"):
         clauses = _per_year(body) or clauses
@@ -166,6 +190,7 @@ def analyse(text: str) -> Question:
         terms=tuple(Term(term, weight) for term, weight in weights.items() if weight > 0),
         kind=kind,
         unit=_unit(body),
+        measure=next((units for asked, units in _MEASURES if asked.search(first)), ""),
         parts=2 if _BOTH.search(body) else min(3, max(1, len(clauses))),
         extreme=extreme,
         names_item=names_item,
@@ -202,6 +227,8 @@ def _weight(term: str) -> float:
 def _kind(body: str) -> Kind:
     if _YEAR.search(body):
         return "year"
+    if _TIME.search(body):
+        return "time"
     if _PERCENT.search(body) and not re.match(r"\s*(?:where|who)\b", body, re.I):
         return "percent"
     if _DURATION.search(body):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 #: a page shown at 0.4 megapixels is found at all.
 READING_SIDE = 1280
 MAX_ENLARGEMENT = 2.5
+#: Single letters and signs: the marks of charts and lists rather than text.
+_STRAY = re.compile(r"[A-Za-z°•·.,:;'`|/\\_~^*«»<>○●◦-]")
 #: What one image may have; above it the request is refused before anything is decoded.
 MAX_IMAGE_BYTES = 32 * 2**20
 MAX_IMAGE_PIXELS = 40_000_000
@@ -92,6 +95,8 @@ def look(image: Image.Image, recognise: Callable[[Image.Image], Sequence[tuple[s
     paper = background(pixels)
     lines = []
     for whole_text, whole_box in recognise(picture):
+        if _STRAY.fullmatch(whole_text.strip()):
+            continue
         for text, box in split_cells(np.asarray(picture), whole_text, whole_box):
             box = Box(box.x1 * scale_x, box.y1 * scale_y, box.x2 * scale_x, box.y2 * scale_y)
             shapes = bars(pixels, box, paper) if is_number(text) else ()

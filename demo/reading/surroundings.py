@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 LABEL, PARAGRAPH, HEADING, PAGE = 1.0, 0.6, 0.35, 0.12
 #: A number beside which a label stands behind another label; a label in another cell of the row.
 BEHIND = 0.8
+#: The widest gap between a cell and its header, or between the cells of a column, in heights of a line.
+REACH = 8.0
 _LONG_LABEL_LINES, _LONG_LABEL_CHARS = 3, 120
 
 
@@ -181,7 +183,7 @@ class Map:
         column = ~hidden & ~self.values & (self.x2 - self.x1 <= reach)
         column &= _overlap(self.x1, self.x2, box.x1, box.x2) >= 0.4
         above = np.flatnonzero(column & (self.y2 <= box.y1 + 0.4 * box.height))
-        above = above[np.argsort(-self.y2[above], kind="stable")]
+        above = self._connected(above[np.argsort(-self.y2[above], kind="stable")], box)
         if has_row and not self.numbers[block] and len(above):
             weights[above[0]], weights[above[-1]] = (
                 0.8,
@@ -196,6 +198,19 @@ class Map:
             near = self.y1[index] - box.y2 <= 1.2 * box.height
             weights[index] = 0.25 if has_row else 0.95 if near else 0.85
         return weights
+
+    def _connected(self, above: NDArray[np.intp], box: Box) -> NDArray[np.intp]:
+        """Of the blocks above, nearest first, those that no wide gap in their column parts from ``box``."""
+        column = np.flatnonzero(
+            (self.y2 <= box.y1 + 0.4 * box.height) & (_overlap(self.x1, self.x2, box.x1, box.x2) > 0)
+        )
+        top, reached = box.y1, []
+        for index in column[np.argsort(-self.y2[column], kind="stable")]:
+            if top - self.y2[index] > REACH * max(box.height, self.heights[index]):
+                break
+            top = min(top, self.y1[index])
+            reached.append(index)
+        return above[np.isin(above, reached)]
 
     def _series(self, bars: Sequence[Colour]) -> int | None:
         """The legend's entry whose colour one of ``bars`` has."""

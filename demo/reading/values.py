@@ -35,6 +35,21 @@ _NUMBER = re.compile(
     rf"(?<![0-9_.])(?<!\d,)(?:[~≈≤≥<>＜＞约]\s?)?{_ONE}(?:\s?(?:{_UNITS}))*(?:\s?(?:[–—\-~～/至到]|to)\s?\d+(?:,\d{{3}})*(?:\.\d+)?(?:\s?(?:{_UNITS}))*)?(?![.,]?\d)",
 )  # fmt: skip
 _CELL = re.compile(rf"[(\[]?(?:{_NUMBER.pattern})[)\]*†‡]*|[(\[]?[-+]?[\d.,:/%–—~ -]*\d[\d.,:/%–—~ -]*[)\]*†‡]*")
+_CLOCK = re.compile(
+    r"(?<![\d:])(?:[01]?\d|2[0-4])[:：][0-5]\d(?![\d:])(?:\s?[ap]\.?m\.?)?|\b1?\d\s?[ap]\.?m\b\.?|[零〇一二三四五六七八九十\d]+点(?:半|[一二三四五六七八九十\d]+分)?",
+    re.I,
+)
+#: Numbers that are written in words, with what they count.
+_SPELLED = re.compile(
+    r"\b(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:-(?:one|two|three|four|five|six|seven|eight|nine))?\b"
+    r"|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+    r"|dozen|hundred|thousand)\b(?:\s(?:seconds|minutes|hours|days|weeks|months|years))?"
+    r"|[一二两三四五六七八九十百千]+(?:个百分点|分钟|小时|个月|[秒天年月周人名家倍次元米度])",
+    re.I,
+)
+_LONG_DURATION = re.compile(
+    r"\d+\s?(?:小时|hours?|hrs?|h)\s?(?:and\s)?\d+\s?(?:分钟?|min(?:utes?)?|m)(?![A-Za-z])", re.I
+)
 _YEAR = re.compile(r"(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
 _NAME = re.compile(
     r"(?:\b(?:Dr|Mr|Mrs|Ms|Prof|Sir)\.?\s+)?\b[A-Z][\w’'&-]*(?:\.?\s+(?:of |the |and |for |de |van |von )?[A-Z][\w’'&.-]*)+"
@@ -64,6 +79,8 @@ def values(text: str, question: Question) -> list[Value]:
         found += [Value(*match.span(), 0.7) for match in _YEAR.finditer(text) if not _inside(match.span(), found)]
     elif question.kind == "year":
         found = [Value(*match.span(), 1.0) for match in _YEAR.finditer(text)]
+    elif question.kind == "time":
+        found = [Value(*match.span(), 1.0) for match in _CLOCK.finditer(text)]
     elif question.numeric:
         found = list(_numbers(text, question))
     elif question.kind == "person":
@@ -76,6 +93,9 @@ def values(text: str, question: Question) -> list[Value]:
 
 def number(text: str) -> float | None:
     """The first number in ``text``, for comparing; None where there is none."""
+    clock = re.match(r"\s*(\d{1,2})[:：](\d\d)", text)
+    if clock:
+        return int(clock[1]) + int(clock[2]) / 60
     match = re.search(r"[-−]?\d+(?:\.\d+)?", normalise(text))
     return float(match.group().replace("−", "-")) if match else None
 
@@ -85,7 +105,7 @@ def is_number(text: str) -> bool:
     return bool(_CELL.fullmatch(text.strip()))
 
 
-def fit(text: str, kind: Kind, after: str = "", unit: str = "") -> float:
+def fit(text: str, kind: Kind, after: str = "", unit: str = "", measure: str = "") -> float:
     """How well the written form of a number fits the kind of answer; ``after`` is the text that follows it."""
     percent = bool(re.search(r"%|‰|percent|per cent|百分", text + after[:9]))
     if kind == "percent":
@@ -94,6 +114,14 @@ def fit(text: str, kind: Kind, after: str = "", unit: str = "") -> float:
         return 1.0 if _DURATION_UNIT.search(text.strip()) else 0.55
     if kind == "money":
         return 1.0 if _MONEY_SIGN.search(text) else 0.5
+    if measure:
+        return (
+            1.0
+            if re.search(measure, text + after[:12], re.I)
+            else 0.5
+            if re.search(r"[^\d.,\s]$", text.strip())
+            else 0.7
+        )
     base = 0.75 if percent else 0.45 if _YEAR.fullmatch(text.strip()) else 0.9
     if unit and unit in {stem(word) for word in re.findall(r"[a-z]+", after[:60].casefold())[:4]}:
         base = min(1.0, base + 0.25)
@@ -101,10 +129,17 @@ def fit(text: str, kind: Kind, after: str = "", unit: str = "") -> float:
 
 
 def _numbers(text: str, question: Question) -> Iterator[Value]:
-    if question.kind == "number":
-        yield from (Value(*match.span(), 0.5) for match in _WORDS.finditer(text))
+    if question.kind in ("number", "duration"):
+        for match in _SPELLED.finditer(text):
+            yield Value(
+                *match.span(), 0.8 if question.kind == "duration" and _DURATION_UNIT.search(match.group()) else 0.5
+            )
+    long = [match.span() for match in _LONG_DURATION.finditer(text)] if question.kind == "duration" else []
+    yield from (Value(start, end, 1.0) for start, end in long)
     for match in _NUMBER.finditer(text):
         start, end = match.span()
+        if any(start < stop and end > begin for begin, stop in long):
+            continue
         span = text[start:end]
         start += len(span) - len(span.lstrip())
         end -= len(span) - len(span.rstrip())
@@ -116,13 +151,12 @@ def _numbers(text: str, question: Question) -> Iterator[Value]:
         measured = _MEASURED.match(text, end)
         if measured and (stem(measured[1].casefold()) == question.unit or _CURRENCY.fullmatch(measured[1])):
             yield Value(
-                start, measured.end(), min(1.0, fit(text[start:end], question.kind, text[end:], question.unit) + 0.1)
+                start,
+                measured.end(),
+                min(1.0, fit(text[start:end], question.kind, text[end:], question.unit, question.measure) + 0.1),
             )
             continue
-        yield Value(start, end, fit(text[start:end], question.kind, text[end:], question.unit))
-
-
-_WORDS = re.compile(r"\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen)\b", re.I)
+        yield Value(start, end, fit(text[start:end], question.kind, text[end:], question.unit, question.measure))
 
 
 def _inside(span: tuple[int, int], others: list[Value]) -> bool:
