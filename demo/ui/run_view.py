@@ -29,7 +29,9 @@ ENDS = {
 def draw(run: Snapshot, source: Source, key: str, stop: Callable[[], None] | None = None) -> None:
     """Draw a run; ``stop`` is what the stop button does, ``key`` tells the runs on one page apart."""
     st.html(f'<h2 class="v-question">{literal(run.question, 1000)}</h2>')
-    with st.container(border=True, key=f"{key}-stage"):
+    # A run that ended with nothing to see needs no room for it.
+    bare = run.done and not isinstance(run.end, Answered) and last_view(run.events) is None
+    with st.container(border=True, key=f"{key}-{'end' if bare else 'stage'}"):
         left, right = st.columns([1, 1], gap="medium")
         with left:
             cited = None
