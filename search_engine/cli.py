@@ -5,20 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from search_engine.builder import BuildReport
 from search_engine.index_store import read_index
+from search_engine.progress import OnProgress
 from search_engine.search_engine import SearchEngine
 from vrag.errors import VragError
-
-if TYPE_CHECKING:
-    from search_engine.ingest import Progress
-
-OnProgress = Callable[["Progress"], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,34 +72,32 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build(options: argparse.Namespace) -> None:
     engine = SearchEngine(options.model)
-    with _progress(options.progress) as show:
-        report = engine.build_index(
-            options.input,
-            options.index,
-            options.corpus,
-            bs=options.batch_size,
-            save_interval=options.save_interval,
-            workers=options.workers,
-            prune=not options.keep,
-            retry=options.retry,
-            name=options.name,
-            progress=show,
-        )
+    report = engine.build_index(
+        options.input,
+        options.index,
+        options.corpus,
+        bs=options.batch_size,
+        save_interval=options.save_interval,
+        workers=options.workers,
+        prune=not options.keep,
+        retry=options.retry,
+        name=options.name,
+        progress=_reporter(options.progress),
+    )
     _tell(report, options.progress)
 
 
 def _add(options: argparse.Namespace) -> None:
     engine = SearchEngine(options.model)
-    with _progress(options.progress) as show:
-        report = engine.add(
-            options.paths,
-            options.index,
-            batch_size=options.batch_size,
-            save_interval=options.save_interval,
-            workers=options.workers,
-            retry=options.retry,
-            progress=show,
-        )
+    report = engine.add(
+        options.paths,
+        options.index,
+        batch_size=options.batch_size,
+        save_interval=options.save_interval,
+        workers=options.workers,
+        retry=options.retry,
+        progress=_reporter(options.progress),
+    )
     _tell(report, options.progress)
 
 
@@ -158,34 +151,10 @@ def _search(options: argparse.Namespace) -> None:
         _say(f"{hit.score:.4f}  {hit.item.id}  ({hit.item.label})")
 
 
-@contextmanager
-def _progress(kind: str) -> Iterator[OnProgress | None]:
-    if kind == "auto":
-        kind = "bar" if sys.stderr.isatty() else "none"
-    if kind == "none":
-        yield None
-    elif kind == "json":
-        yield lambda state: _say(json.dumps({"done": state.pages_done, "total": state.pages_total}))
-    else:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        columns = (
-            TextColumn("Reading"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("pages, {task.fields[files]} files"),
-            TimeRemainingColumn(),
-        )
-        with Bar(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task("Reading", total=None, files="0")
-            yield lambda state: bar.update(
-                task,
-                completed=state.pages_done,
-                total=state.pages_total,
-                files=f"{state.files_done}/{state.files_total}",
-            )
+def _reporter(kind: str) -> OnProgress | bool | None:
+    if kind == "json":
+        return lambda state: _say(json.dumps({"done": state.pages_done, "total": state.pages_total}))
+    return {"auto": None, "bar": True, "none": False}[kind]
 
 
 def _tell(report: BuildReport, progress: str) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +24,10 @@ from search_engine.index_records import ModelKey
 from search_engine.index_store import StoredIndex, read_index, read_manifest
 from search_engine.models.base import Embedder, Query
 from search_engine.models.registry import load_model
+from search_engine.progress import OnProgress, reporting
 from search_engine.settings import RetrievalSettings
 from vrag.errors import ConfigError, ModelError, RetrieverError, VragError
 from vrag.items import Hit, Item
-
-if TYPE_CHECKING:
-    from search_engine.ingest import Progress
 
 StrPath = str | os.PathLike[str]
 
@@ -62,26 +60,28 @@ class SearchEngine:
         bs: int = 16,
         save_interval: int = 512,
         *,
-        progress: Callable[[Progress], None] | None = None,
+        progress: OnProgress | bool | None = None,
         **options: Any,
     ) -> BuildReport:
         """Index the documents below ``input_dir`` (or the rows of a ``.jsonl`` list), then load the result.
 
         Run again, it reads only what is new or changed, drops what is gone, and goes on where it was interrupted.
         ``corpus_output_path`` takes page images and OCR results (by default the index folder); ``bs`` documents go to
-        the model at once; a commit holds about ``save_interval`` items. ``options``: the other fields of
+        the model at once; a commit holds about ``save_interval`` items. ``progress`` is a function, or whether to show
+        a bar (by default where there is a terminal). ``options``: the other fields of
         :class:`search_engine.builder.BuildOptions`.
 
         Files that cannot be read do not stop the build; ``report.problems`` lists them with their reasons.
         """
-        report = update_index(
-            Path(index_output_path),
-            self.embedder,
-            [Path(input_dir)],
-            corpus=None if corpus_output_path is None else Path(corpus_output_path),
-            options=BuildOptions(batch_size=bs, save_interval=save_interval, **options),
-            on_progress=progress,
-        )
+        with reporting(progress) as report_to:
+            report = update_index(
+                Path(index_output_path),
+                self.embedder,
+                [Path(input_dir)],
+                corpus=None if corpus_output_path is None else Path(corpus_output_path),
+                options=BuildOptions(batch_size=bs, save_interval=save_interval, **options),
+                on_progress=report_to,
+            )
         self._take_in(Path(index_output_path))
         return report
 
@@ -90,19 +90,20 @@ class SearchEngine:
         paths: StrPath | Sequence[StrPath],
         index: StrPath | None = None,
         *,
-        progress: Callable[[Progress], None] | None = None,
+        progress: OnProgress | bool | None = None,
         **options: Any,
     ) -> BuildReport:
         """Add files, folders or lists to an index (a folder or the name of a loaded corpus; by default the only one)."""
         folder = self._folder(index)
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        report = update_index(
-            folder,
-            self.embedder,
-            [Path(path) for path in given],
-            options=BuildOptions(**{"prune": False, **options}),
-            on_progress=progress,
-        )
+        with reporting(progress) as report_to:
+            report = update_index(
+                folder,
+                self.embedder,
+                [Path(path) for path in given],
+                options=BuildOptions(**{"prune": False, **options}),
+                on_progress=report_to,
+            )
         self._take_in(folder)
         return report
 

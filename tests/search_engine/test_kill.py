@@ -76,11 +76,16 @@ def commits(index: Path) -> int:
     return len(read_manifest(index).segments) if (index / "manifest.json").exists() else 0
 
 
-def kill_after(process: subprocess.Popen[bytes], index: Path, count: int, seconds: float) -> bool:
-    """Kill a build and its workers a moment after it has made some commits; whether it was still at work."""
+def await_commits(process: subprocess.Popen[bytes], index: Path, count: int) -> None:
+    """Wait until a build has made some more commits, or has ended."""
     goal = commits(index) + count
     while commits(index) < goal and process.poll() is None:
         time.sleep(0.001)
+
+
+def kill_after(process: subprocess.Popen[bytes], index: Path, count: int, seconds: float) -> bool:
+    """Kill a build and its workers a moment after it has made some commits; whether it was still at work."""
+    await_commits(process, index, count)
     time.sleep(seconds)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -100,6 +105,22 @@ def test_killed_builds_resume_to_the_same_index(seed: int, corpus: Path, undistu
         assert found == order[: len(found)], "what is committed is a prefix"
     assert killed, "no build was interrupted"
     subprocess.run(child("build", corpus, index), env=ENVIRONMENT, cwd=ROOT, check=True)
+    assert files(index) == files(undisturbed)
+
+
+def test_ctrl_c_keeps_what_was_committed(corpus: Path, undisturbed: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    command = [sys.executable, "-m", "search_engine.search_engine", "build", str(corpus), str(index)]
+    command += ["--save-interval", "1", "--workers", "1"]
+    process = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE)
+    await_commits(process, index, 3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.decode().startswith("Stopped. What was committed is kept")
+    found = documents(index)
+    assert 3 <= len(found) < len(documents(undisturbed))
+    subprocess.run(command, env=ENVIRONMENT, cwd=ROOT, check=True, capture_output=True)
     assert files(index) == files(undisturbed)
 
 
