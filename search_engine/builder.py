@@ -268,10 +268,11 @@ def _job(source: SourceFile, origin: str, index: Path) -> _Job | None:
     if source.content is not None:
         return _Job(source, origin, path, len(source.content), 0, None)
     try:
-        stat = source.path.stat()
+        stats = [file.stat() for file in (source.path, *source.companions)]
     except OSError:
         return None
-    return _Job(source, origin, path, stat.st_size, stat.st_mtime_ns, None)
+    # Sums, so that a change of any file shows, be it older or newer than the others.
+    return _Job(source, origin, path, sum(s.st_size for s in stats), sum(s.st_mtime_ns for s in stats), None)
 
 
 def _unchanged(job: _Job, record: SourceRecord) -> bool:
@@ -287,30 +288,33 @@ def _digest(job: _Job) -> str:
     if job.source.content is not None:
         return hashlib.sha256(job.source.content.encode("utf-8", "surrogatepass")).hexdigest()
     digest = hashlib.sha256()
+    size = mtime_ns = 0
     try:
-        with job.source.path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-            stat = os.fstat(file.fileno())
+        for path in (job.source.path, *job.source.companions):
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+                stat = os.fstat(file.fileno())
+            size, mtime_ns = size + stat.st_size, mtime_ns + stat.st_mtime_ns
     except OSError:
         return ""
-    return digest.hexdigest() if (stat.st_size, stat.st_mtime_ns) == (job.size, job.mtime_ns) else ""
+    return digest.hexdigest() if (size, mtime_ns) == (job.size, job.mtime_ns) else ""
 
 
-def _record(job: _Job, sha256: str, problems: tuple[str, ...], items: int = 0) -> SourceRecord:
+def _record(job: _Job, sha256: str, problems: tuple[str, ...], result: FileResult | None = None) -> SourceRecord:
     return SourceRecord(
         path=job.path,
         origin=job.origin,
         key=job.source.key,
         id=job.source.id,
-        document=job.source.document,
+        document=job.source.document if result is None else result.document,
         kind=job.source.kind,
         uid=job.source.uid,
         metadata=dict(job.source.metadata),
         size=job.size,
         mtime_ns=job.mtime_ns,
         sha256=sha256,
-        items=items,
+        items=0 if result is None else len(result.extracted),
         problems=problems,
     )
 
@@ -341,8 +345,8 @@ class _Batch:
         if not self._read:
             return []
         contexts = [
-            page_contexts(job.source.document, [extracted.text for extracted in result.extracted])
-            for job, result in self._read
+            page_contexts(result.document, [extracted.text for extracted in result.extracted])
+            for _, result in self._read
         ]
         vectors, failed = self._embed([context for group in contexts for context in group])
         records: list[SourceRecord] = []
@@ -356,7 +360,7 @@ class _Batch:
                 media = None if extracted.media is None else portable(extracted.media, self._writer.path)
                 items.append(StoredItem(item=extracted.item, media=media, source=row))
                 texts.append(StoredText(extracted.text, context))
-            records.append(_record(job, _digest(job), tuple(problems), len(result.extracted)))
+            records.append(_record(job, _digest(job), tuple(problems), result))
         self._writer.commit(
             SegmentData(
                 sources=records,

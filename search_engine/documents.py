@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from search_engine.companions import TIMED, record_path, transcript_of
 from vrag.errors import ConfigError
 from vrag.geometry import Box
 from vrag.items import Item
@@ -36,12 +37,14 @@ MAX_ROW_CHARACTERS = 4_000_000
 class Line:
     """One line of text and where it stands, in page pixels.
 
-    ``words`` holds one box per word of ``text`` (``text.split()``) where the source tells them apart, else nothing.
+    ``words`` holds one box per word of ``text`` (``text.split()``) where the source tells them apart, else nothing. What is
+    said in a clip stands nowhere, but from ``span[0]`` to ``span[1]`` seconds.
     """
 
     text: str
     box: Box
     words: tuple[Box, ...] = ()
+    span: tuple[float, float] | None = None
 
     def part(self, start: int, end: int) -> Box:
         """The box of ``text[start:end]``: that of the words it touches, or the proportional share of the line."""
@@ -88,6 +91,7 @@ class SourceFile:
 
     ``id`` is unique among the sources discovered together: an image's item has this id, page 3 of a PDF has ``{id}_3``.
     ``key`` names the source across runs: the path relative to what was discovered, or ``list.jsonl:line``.
+    ``companions`` are files that belong to it (a clip's transcript, a page image's record): when they change, it has changed.
     """
 
     path: Path
@@ -97,6 +101,7 @@ class SourceFile:
     id: str = ""
     key: str = ""
     content: str | None = None
+    companions: tuple[Path, ...] = ()
 
     @property
     def document(self) -> str:
@@ -111,6 +116,11 @@ class FileResult:
     source: SourceFile
     extracted: tuple[Extracted, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def document(self) -> str:
+        """The document that its items belong to: the file, or for a page image the PDF that it was rendered from."""
+        return self.extracted[0].item.document if self.extracted else self.source.document
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +142,9 @@ def discover(
 ) -> tuple[list[SourceFile], list[Rejected]]:
     """The sources below a folder (recursive, sorted), in a ``.jsonl`` list, or the one file ``path`` itself.
 
-    Hidden files and the folders in ``skip`` are left out; a folder is entered once. ``known`` maps keys to the ids that
-    an earlier run gave: they keep them, and nothing else gets them, so adding files never renames what is indexed.
+    Hidden files and the folders in ``skip`` are left out; a folder is entered once. The transcript of a clip (``talk.srt``,
+    ``.vtt`` or ``.txt`` beside ``talk.mp4``) belongs to it and is no document of its own. ``known`` maps keys to the ids
+    that an earlier run gave: they keep them, and nothing else gets them, so adding files never renames what is indexed.
 
     A list has one JSON object a line: ``file_path`` (relative to the list) or ``content`` (a passage), and maybe
     ``uid``, which becomes the id; every other field is metadata.
@@ -156,8 +167,12 @@ def discover(
 
 
 def _from_folder(root: Path, skip: set[Path], rejected: list[Rejected]) -> Iterator[SourceFile]:
-    for file in _walk(root, skip, set(), rejected):
-        yield from _from_file(file, file.relative_to(root).as_posix(), {}, None, rejected)
+    files = list(_walk(root, skip, set(), rejected))
+    clips = [file for file in files if KINDS.get(file.suffix.lower()) == "video"]
+    spoken = {transcript_of(clip) for clip in clips} | {clip.with_suffix(suffix) for clip in clips for suffix in TIMED}
+    for file in files:
+        if file not in spoken:
+            yield from _from_file(file, file.relative_to(root).as_posix(), {}, None, rejected)
 
 
 def _walk(folder: Path, skip: set[Path], seen: set[tuple[int, int]], rejected: list[Rejected]) -> Iterator[Path]:
@@ -194,7 +209,16 @@ def _from_file(
     if kind is None or reason:
         rejected.append(Rejected(path, reason))
     else:
-        yield SourceFile(path, kind, uid, metadata, id=uid or path.stem, key=key)
+        yield SourceFile(
+            path, kind, uid, metadata, id=uid or path.stem, key=key, companions=tuple(_companions(path, kind))
+        )
+
+
+def _companions(path: Path, kind: SourceKind) -> Iterator[Path]:
+    """What belongs to a file: the transcript of a clip, the record of a page image."""
+    companion = transcript_of(path) if kind == "video" else record_path(path) if kind == "image" else None
+    if companion is not None and companion.is_file():
+        yield companion
 
 
 def _unusable(path: Path) -> str:

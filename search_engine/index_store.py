@@ -151,7 +151,8 @@ class StoredSegment:
         """The text of one row, read from disk."""
         record = json.loads(self._text[row])
         lines = tuple(
-            Line(text, Box(*box), tuple(Box(*word) for word in words)) for text, box, words in record["lines"]
+            Line(text, Box(*box), tuple(Box(*word) for word in words), (span[0], span[1]) if span else None)
+            for text, box, words, *span in record["lines"]
         )
         return StoredText(PageText(lines, record["source"]), record["context"])
 
@@ -420,7 +421,10 @@ def _jsonl(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _text_record(stored: StoredText) -> dict[str, Any]:
-    lines = [[line.text, _rounded(line.box), [_rounded(word) for word in line.words]] for line in stored.text.lines]
+    lines = [
+        [line.text, _rounded(line.box), [_rounded(word) for word in line.words], *(line.span or ())]
+        for line in stored.text.lines
+    ]
     return {"source": stored.text.source, "context": stored.context, "lines": lines}
 
 

@@ -18,10 +18,13 @@ from typing import Protocol
 
 from PIL import Image
 
+from search_engine.companions import TIMED
 from search_engine.documents import Extracted, Line, PageText, SourceFile, SourceKind
 from search_engine.files import safe_name, write_atomic
 from search_engine.ocr import OcrCache
-from vrag.errors import MediaError
+from search_engine.page_records import record_of
+from search_engine.transcripts import plain_lines, timed_lines
+from vrag.errors import ConfigError, MediaError
 from vrag.geometry import Box
 from vrag.items import Item, ItemKind
 from vrag.pages import JPEG_QUALITY, MAX_PAGE_BYTES, MAX_PAGE_PIXELS, decode_rgb, encode_jpeg
@@ -138,7 +141,6 @@ def _read_pdf(source: SourceFile, desk: Desk, pages: range | None) -> Iterator[O
 
 def _read_pdf_page(page: object, number: int, source: SourceFile, desk: Desk) -> tuple[Extracted, str]:
     from search_engine import pdf
-    from search_engine.page_text import page_text
 
     options = desk.options
     render_options = pdf.RenderOptions(options.dpi, options.min_pixels, options.max_pixels)
@@ -149,12 +151,8 @@ def _read_pdf_page(page: object, number: int, source: SourceFile, desk: Desk) ->
     except MediaError as error:
         layer = ()
         problems.append(str(error))
-    reader = OcrCache(desk.cache_dir).read_lines if options.ocr else None
-    try:
-        text = page_text(image, layer, reader is not None and bool(layer) and pdf.is_scan_with_text(page), reader)
-    except MediaError as error:
-        text = PageText(layer, "layer" if layer else "none")
-        problems.append(str(error))
+    text, problem = _text_of(image, layer, options.ocr and bool(layer) and pdf.is_scan_with_text(page), desk)
+    problems += [problem] if problem else []
     name = safe_name(source.id)
     media = desk.pages_dir / name / f"{name}_{number}.jpg"
     write_atomic(media, encode_jpeg(image, options.jpeg_quality), desk.pages_dir)
@@ -173,19 +171,28 @@ def _read_image(source: SourceFile, desk: Desk) -> _Read:
         if isinstance(error.__cause__, MemoryError):
             raise error.__cause__ from None
         raise
-    text, problem = PageText(), ""
-    if options.ocr:
-        try:
-            lines = OcrCache(desk.cache_dir).read_lines(image)
-            text = PageText(lines, "ocr" if lines else "none")
-        except MediaError as error:
-            problem = str(error)
+    record = record_of(source.path, data)
+    layer = () if record is None else record.layer
+    text, problem = _text_of(image, layer, record is not None and record.hidden, desk)
     media = source.path
     if not _is_servable(media, image):
         name = safe_name(source.id)
         media = desk.pages_dir / name / f"{name}.jpg"
         write_atomic(media, encode_jpeg(image, options.jpeg_quality), desk.pages_dir)
-    return (Extracted(_item(source, source.id, "image", image), text, media),), problem
+    item = _item(source, source.id, "image", image)
+    if record is not None:
+        item = item.model_copy(update={"document": record.document, "page": record.page})
+    return (Extracted(item, text, media),), problem
+
+
+def _text_of(image: Image.Image, layer: tuple[Line, ...], hidden: bool, desk: Desk) -> tuple[PageText, str]:
+    """The text of a page by its layer and OCR, and what went wrong with it."""
+    from search_engine.page_text import page_text
+
+    try:
+        return page_text(image, layer, hidden, OcrCache(desk.cache_dir).read_lines if desk.options.ocr else None), ""
+    except MediaError as error:
+        return PageText(layer, "layer" if layer else "none"), str(error)
 
 
 def _is_servable(path: Path, upright: Image.Image) -> bool:
@@ -245,16 +252,40 @@ def _passage(source: SourceFile, name: str, text: str, **metadata: object) -> Ex
 
 
 def _read_video(source: SourceFile, desk: Desk) -> _Read:
+    """The facts of a clip, checked by decoding its first frame, and its transcript. Raises MediaError."""
+    from search_engine import video
+
     if source.path.stat().st_size == 0:
         raise MediaError("the file is empty (0 bytes)")
-    item = Item(
-        id=source.id,
-        kind="video",
-        document=source.document,
-        duration=_duration(source.path),
-        metadata=_metadata(source),
-    )
-    return (Extracted(item, PageText(), source.path),), ""
+    facts: dict[str, object] = {}
+    item = Item(id=source.id, kind="video", document=source.document)
+    try:
+        info = video.probe(source.path)
+        facts = {"fps": round(info.fps, 3), "frames": info.frames}
+        size = {"duration": round(info.duration, 3), "width": info.width, "height": info.height}
+        item = item.model_copy(update=size)
+    except ConfigError:  # without PyAV a clip can still be listed
+        item = item.model_copy(update={"duration": _duration(source.path)})
+    transcript = next(iter(source.companions), None)
+    text, problem = PageText(), ""
+    if transcript is not None:
+        facts["transcript"] = transcript.name
+        try:
+            text = PageText(_transcript(transcript, desk), "text")
+        except (MediaError, OSError) as error:
+            problem = f"its transcript {transcript.name} was left out: {error}"
+    item = item.model_copy(update={"metadata": _metadata(source, facts)})
+    return (Extracted(item, text, source.path),), problem
+
+
+def _transcript(path: Path, desk: Desk) -> tuple[Line, ...]:
+    text = _decoded(_bytes(path, desk.options.max_text_bytes))
+    if path.suffix.lower() not in TIMED:
+        return plain_lines(text)
+    lines = timed_lines(text)
+    if not lines:
+        raise MediaError("no cue with times was found in it")
+    return lines
 
 
 def _duration(path: Path) -> float | None:

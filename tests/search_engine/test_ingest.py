@@ -125,7 +125,7 @@ def test_bad_files_are_listed_with_their_reasons_and_shift_nothing(tmp_path: Pat
     hostile.empty_pdf(folder / "pageless.pdf")
     hostile.half_broken_pdf(folder / "half.pdf")
     (folder / "cut.pdf").write_bytes(good[: len(good) * 3 // 4])
-    for name in ("nothing.pdf", "nothing.png", "nothing.txt", "nothing.mp4"):
+    for name in ("nothing.pdf", "nothing.png", "nothing.txt", "void.mp4"):
         (folder / name).write_bytes(b"")
     (folder / "really_a.png").write_bytes(good)
     (folder / "binary.txt").write_bytes(bytes(range(256)))
@@ -141,7 +141,7 @@ def test_bad_files_are_listed_with_their_reasons_and_shift_nothing(tmp_path: Pat
         "nothing.pdf": "0 bytes",
         "nothing.png": "0 bytes",
         "nothing.txt": "0 bytes",
-        "nothing.mp4": "0 bytes",
+        "void.mp4": "0 bytes",
         "really_a.png": "not a readable image",
         "binary.txt": "not a text file",
         "broken.json": "not valid JSON",
