@@ -230,31 +230,36 @@ def require_ports(args: argparse.Namespace, *names: str) -> None:
 
 
 def run_vimrag(args: argparse.Namespace) -> None:
-    require_ports(args, "search", "ui", *([] if args.base_url or api_key() else ["model"]))
-    others: list[Service] = []
-    if args.base_url:
-        base_url, model = model_server(args.base_url), args.model or ""
-        ours = (urlsplit(base_url).hostname or "").endswith(".aliyuncs.com")
-        if not model_answers(base_url, api_key() if ours else ""):  # the key for DashScope is nobody else's
-            raise ConfigError(f"No model server answers at {base_url}. Start it, or correct --base-url.")
-        words = f"The model server at {base_url} answers the questions."
-    elif api_key():
-        base_url, model = defaults.DASHSCOPE_URL, args.model or defaults.DASHSCOPE_MODEL
-        words = f"{model} of DashScope answers the questions; every question costs what its tokens cost."
-    else:
-        base_url, model = f"http://127.0.0.1:{args.model_port}/v1", READER
-        others = [reader_service(args.model_port)]
-        words = (
-            "There is no key in DASHSCOPE_API_KEY and no --base-url, so the answers come from the extractive reader: it finds\n"
-            "and reads lines on the pages by OCR. It is not a language model, and its plans are simple."
-        )
+    base_url, model, words = vimrag_model(args)
+    reader = model == READER and not args.base_url
+    require_ports(args, "search", "ui", *(["model"] if reader else []))
+    others = [reader_service(args.model_port)] if reader else []
     others.append(page_service("vimrag_app.py", args.ui_port, agent_settings(args, base_url, model)))
     with Services() as services:
         services.launch(*others)  # they come up while the index is built
         services.start(search_service(corpus_index(args), args.search_port))
         services.wait(*others)
-        say(f"\n{words}\n\n  Open http://localhost:{args.ui_port}\n\nCtrl-C stops everything.")
+        say(f"\n{words}\n\n  Open http://localhost:{args.ui_port}\n\nCtrl-C stops everything that was started here.")
         services.watch()
+
+
+def vimrag_model(args: argparse.Namespace) -> tuple[str, str, str]:
+    """Endpoint and name of the model that VimRAG asks, and a sentence that says which one it is. Raises ConfigError."""
+    if args.base_url:
+        base_url = model_server(args.base_url)
+        ours = (urlsplit(base_url).hostname or "").endswith(".aliyuncs.com")
+        if not model_answers(base_url, api_key() if ours else ""):  # the key for DashScope is nobody else's
+            raise ConfigError(f"No model server answers at {base_url}. Start it, or correct --base-url.")
+        return base_url, args.model or "", f"The model server at {base_url} answers the questions."
+    if api_key():
+        model = args.model or defaults.DASHSCOPE_MODEL
+        words = f"{model} of DashScope answers the questions; every question costs what its tokens cost."
+        return defaults.DASHSCOPE_URL, model, words
+    words = (
+        "There is no key in DASHSCOPE_API_KEY and no --base-url, so the answers come from the extractive reader: it finds\n"
+        "and reads lines on the pages by OCR. It is not a language model, and its plans are simple."
+    )
+    return f"http://127.0.0.1:{args.model_port}/v1", READER, words
 
 
 def api_key() -> str:

@@ -91,7 +91,8 @@ def sidebar(base: VimragSettings) -> Chosen:
             chosen = _agent(base, **given)
         except ConfigError as error:
             st.error(plain(str(error), 600))
-            chosen = _agent(base, base_url=_default("base_url", BASE_URL), model_name=_default_model())
+            given = {"base_url": _default("base_url", BASE_URL), "model_name": _default_model()}
+            chosen = _agent(base, **given)
         search = health.search(chosen.settings())
         if len(search.corpora) > 1:
             corpus = st.selectbox("Search in", [EVERYTHING, *search.corpora], key="vimrag-corpus")
