@@ -9,20 +9,18 @@ the usual way.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from search_engine.search_engine import SearchEngine
 from search_engine.settings import RetrievalSettings
-from vrag.errors import ConfigError
+from vrag.questions import Question, read_questions
 
-METRICS = ("recall@1", "recall@3", "recall@5", "recall@10", "mrr@10", "ndcg@5")
+METRICS = ("recall@1", "recall@3", "recall@5", "recall@10", "MRR@10", "nDCG@5")
 _DEPTH = 10
 
 #: The channels, alone and together: what each contributes.
@@ -32,18 +30,6 @@ CHANNELS = {
     "bm25 without context": {"vector_weight": 0.0, "context_weight": 0.0},
     "vectors": {"hybrid": False},
 }
-
-
-@dataclass(frozen=True)
-class Question:
-    """``pages`` are ``(document, page)``, a standalone image being its own page 1; ``document`` is where the question was asked about."""
-
-    text: str
-    document: str
-    pages: frozenset[tuple[str, int]]
-    all_needed: bool
-    language: str
-    source: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    questions = read_questions(args.data / args.queries)
+    # What the corpus does not answer has no page to be found.
+    questions = [question for question in read_questions(args.data / args.queries) if question.pages]
     keep = nullcontext(args.index) if args.index else tempfile.TemporaryDirectory(prefix="retrieval-")
     with keep as folder:
         engine = SearchEngine(args.model)
@@ -79,36 +66,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def read_questions(path: Path) -> list[Question]:
-    """The questions of a file. Raises :class:`ConfigError` when it is not of the described form."""
-    questions = []
-    try:
-        for line in path.read_text("utf-8").splitlines():
-            raw = json.loads(line)
-            meta = raw["meta_info"]
-            evidence = raw.get("evidence") or [{"file_name": meta["file_name"], "pages": meta["reference_page"]}]
-            questions.append(
-                Question(
-                    text=raw["query"],
-                    document=meta["file_name"],
-                    pages=frozenset(
-                        (found["file_name"], page) for found in evidence for page in found.get("pages", [1])
-                    ),
-                    all_needed=raw.get("evidence_mode") == "all",
-                    language=raw.get("lang", "?"),
-                    source=meta.get("source_type", "?"),
-                )
-            )
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}: question {len(questions) + 1} is not of the expected form ({error!r})") from error
-    return questions
-
-
 def search(engine: SearchEngine, question: Question, scope: str) -> list[tuple[str, int]]:
-    documents = None if scope == "corpus" else [question.document]
-    (hits,) = engine.retrieve([question.text], _DEPTH, documents=documents)
+    documents = None if scope == "corpus" else [question.meta_info.file_name or ""]
+    (hits,) = engine.retrieve([question.query], _DEPTH, documents=documents)
     return [(hit.item.document, hit.item.page or 1) for hit in hits]
 
 
@@ -118,14 +78,14 @@ def score(question: Question, ranking: Sequence[tuple[str, int]]) -> dict[str, f
 
     def recall(k: int) -> float:
         found = sum(rank <= k for rank in ranks)
-        return found / len(question.pages) if question.all_needed else float(found > 0)
+        return found / len(question.pages) if question.evidence_mode == "all" else float(found > 0)
 
     gain = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= 5)
     ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(5, len(question.pages)) + 1))
     return {
         **{f"recall@{k}": recall(k) for k in (1, 3, 5, 10)},
-        "mrr@10": 1 / ranks[0] if ranks else 0.0,
-        "ndcg@5": gain / ideal,
+        "MRR@10": 1 / ranks[0] if ranks else 0.0,
+        "nDCG@5": gain / ideal,
     }
 
 
@@ -137,7 +97,7 @@ def summarise(
     if sliced:
         for number, (question, metrics) in enumerate(scored):
             half = "even" if number % 2 == 0 else "odd"
-            for name in (f"lang {question.language}", f"source {question.source}", f"{half} questions"):
+            for name in (f"lang {question.lang}", f"source {question.meta_info.source_type}", f"{half} questions"):
                 groups.setdefault(name, []).append(metrics)
     return [
         {
