@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from demo import defaults, launch
 from demo.services import Services, free_port
 from tests.demo.test_app_browser import FLAGS, HOSTILE, chromium
-from tests.servers import Json, Say, ScriptedModel, TinyRetriever, page, passage, serve
+from tests.servers import Json, Say, Scripted, ScriptedModel, TinyRetriever, page, passage, serve
 from vrag.records import list_runs
 
 pytestmark = pytest.mark.browser
@@ -71,12 +71,12 @@ class Stage(ScriptedModel):
     """A scripted model whose replies stop in the middle of their thoughts until they are let go."""
 
     def __init__(self) -> None:
-        self.lines: Iterator[Say] = iter(())
+        self.lines: Iterator[Scripted] = iter(())
         self.allowed = 0
         self.begun = 0
         super().__init__(lambda _: next(self.lines))
 
-    def play(self, lines: Iterable[Say], allowed: int = 10**6) -> None:
+    def play(self, lines: Iterable[Scripted], allowed: int = 10**6) -> None:
         self.lines, self.allowed, self.begun = iter(lines), allowed, 0
         self.requests.clear()
 
@@ -96,6 +96,8 @@ class Stage(ScriptedModel):
 @dataclass(frozen=True)
 class Demo:
     url: str
+    both: str
+    """The page that offers both agents."""
     runs: Path
     model: Stage
 
@@ -131,7 +133,7 @@ def demo(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     ):
         for name in ("VRAG_API_KEY", "DASHSCOPE_API_KEY", "VRAG_MODEL"):
             patch.delenv(name, raising=False)
-        port = free_port()
+        port, other = free_port(), free_port()
         settings = {
             "VRAG_BASE_URL": f"{model_url}/v1",
             "VRAG_SEARCH_URL": f"{search_url}/search",
@@ -139,8 +141,10 @@ def demo(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "VRAG_RETRIES": "0",
             defaults.STATE_VARIABLE: str(state),
         }
-        services.start(launch.page_service("vimrag_app.py", port, settings))
-        yield Demo(f"http://127.0.0.1:{port}", state / "runs", model)
+        services.start(
+            launch.page_service("vimrag_app.py", port, settings), launch.page_service("both_app.py", other, settings)
+        )
+        yield Demo(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{other}", state / "runs", model)
 
 
 @pytest.fixture
@@ -253,6 +257,27 @@ def test_the_graph_grows_is_clicked_replayed_and_exported(tab: Page, demo: Demo,
     slider.press("End")
     expect(node(tab, "wind")).to_have_attribute("data-state", "critical_path")
     expect(tab.locator(".v-answer")).to_have_text("42 MW of wind power")
+
+
+def test_both_agents_on_one_page(tab: Page, demo: Demo) -> None:
+    tab.goto(demo.both)
+    expect(tab.get_by_role("heading", name="Ask your documents")).to_be_visible()
+    expect(tab.get_by_test_id("stSidebar").get_by_label("Model server")).to_be_visible()
+    demo.model.play(("<think>I know.</think><answer>42</answer>",))
+    ask(tab, "How much, VRAG?")
+    expect(tab.locator(".v-answer")).to_have_text("42")
+    tab.get_by_role("link", name="VimRAG").click()
+    expect(tab.get_by_role("heading", name="Reason on a memory graph")).to_be_visible()
+    expect(tab.get_by_test_id("stSidebar").get_by_label("Enable thinking")).to_be_visible()
+    demo.model.play(PLAN)
+    ask(tab, "How much, VimRAG?")
+    expect(tab.locator(".v-answer")).to_have_text("42 MW of wind power")
+    tab.get_by_role("link", name="Past runs").click()
+    for question, drawn in (("How much, VRAG?", 0), ("How much, VimRAG?", 1)):  # each opens in the form of its agent
+        tab.get_by_role("button", name=question).click()
+        expect(tab.locator(".v-answer")).to_be_visible()
+        expect(node(tab, "answer")).to_have_count(drawn)
+        tab.get_by_role("button", name="All runs").click()
 
 
 def test_stop(tab: Page, demo: Demo) -> None:
