@@ -16,7 +16,7 @@ _MARKS = re.compile(f"([{re.escape(string.punctuation)}])")
 #: Joins without a gap and shows nothing. Emoji codes, icons, arrows and dashes are looked for after Markdown has been
 #: read, so a backslash does not stop them.
 _JOINER = "\u2060"
-_LATE = re.compile(r":|(?<=[-<])(?=[->])")
+_LATE = re.compile(r":(?=[\w+/-]+:)|(?<=[-<])(?=[->])")
 #: What may not reach a page as it is: controls, and marks that turn the direction of the text after them.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _TAGS = re.compile(r"(?:</?(?:think|search|bbox|answer|tool_call)>?\s*)+|<[a-z_/]*$")

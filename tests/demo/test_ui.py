@@ -80,6 +80,11 @@ def test_labels_have_no_mark_with_a_meaning(text: str) -> None:
         assert code not in label.replace("\\", "")
 
 
+def test_an_address_in_a_label_can_be_copied() -> None:
+    address = "http://127.0.0.1:8001/search"
+    assert plain(address).replace("\\", "") == address
+
+
 def test_the_tags_of_the_wire_are_not_shown_while_a_reply_is_written() -> None:
     assert untagged("<think>I look.</think><search>solar pow") == "I look.\nsolar pow"
     assert untagged("<think>1 < 2 and a <b") == "1 < 2 and a"
