@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from search_engine.builder import BuildOptions, BuildReport, compact_index, remove_documents, update_index
-from search_engine.collection import Collection
+from search_engine.collection import Collection, Ranking
 from search_engine.documents import Line
 from search_engine.index_records import ModelKey
 from search_engine.index_store import StoredIndex, read_index, read_manifest
-from search_engine.models.base import Embedder, Query
+from search_engine.models.base import Embedder, Query, sees_pictures
 from search_engine.models.registry import load_model
+from search_engine.moments import best_moment
 from search_engine.progress import OnProgress, reporting
 from search_engine.settings import RetrievalSettings
 from vrag.errors import ConfigError, ModelError, RetrieverError, VragError
@@ -190,8 +191,8 @@ class SearchEngine:
         """
         collection = self._collection
         return [
-            [Hit(item=collection.items[row], score=float(score)) for row, score in zip(*ranking, strict=True)]
-            for ranking in self._rank(collection, queries, top_k, corpus, documents)
+            [Hit(item=_found(collection, row, query), score=float(score)) for row, score in zip(*ranking, strict=True)]
+            for query, ranking in self._rank(collection, queries, top_k, corpus, documents)
         ]
 
     def search(
@@ -211,9 +212,9 @@ class SearchEngine:
             {
                 "score": [float(score) for score in scores],
                 "indice": [int(row) for row in rows],
-                "data": [_published(collection, int(row)) for row in rows],
+                "data": [_published(collection, row, query) for row in rows],
             }
-            for rows, scores in self._rank(collection, queries, top_k, search_corpus, documents)
+            for query, (rows, scores) in self._rank(collection, queries, top_k, search_corpus, documents)
         ]
 
     def _rank(
@@ -223,7 +224,7 @@ class SearchEngine:
         top_k: int,
         corpus: str | Sequence[str] | None,
         documents: Sequence[str] | None,
-    ) -> list[Any]:
+    ) -> list[tuple[Query, Ranking]]:
         if isinstance(queries, str):
             raise ConfigError("queries is a list of questions, not one string")
         if top_k < 1:
@@ -232,10 +233,15 @@ class SearchEngine:
         if not queries:
             return []
         asked = [Query(text=query) if isinstance(query, str) else query for query in queries]
+        if not self.sees_pictures and any(query.image is not None for query in asked):
+            raise ConfigError(
+                f"{self.model_name} reads text alone; to search by picture, build the index with a visual model"
+            )
         vectors = np.asarray(self.embedder.embed_queries(asked), np.float32)
         if vectors.shape != (len(asked), self.embedder.dimension):
             raise ModelError(f"{self.embedder.name} gave {vectors.shape} for {len(asked)} queries; it cannot be used")
-        return collection.search([query.text for query in asked], vectors, top_k, allowed)
+        rankings = collection.search([query.text for query in asked], vectors, top_k, allowed)
+        return list(zip(asked, rankings, strict=True))
 
     # ---------------------------------------------------------------------------------------------------------- state
 
@@ -278,6 +284,11 @@ class SearchEngine:
     def dimension(self) -> int:
         return self.embedder.dimension
 
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether queries may be pictures."""
+        return sees_pictures(self.embedder)
+
     def __len__(self) -> int:
         return len(self._collection)
 
@@ -306,8 +317,19 @@ class EngineRetriever:
             raise RetrieverError(f"the image of {item_id} cannot be read: {error.strerror}") from error
 
 
-def _published(collection: Collection, row: int) -> dict[str, Any]:
+def _found(collection: Collection, row: int, query: Query) -> Item:
+    """An item as a hit shows it: ``metadata["moment"]`` says where in a clip what is asked for is said, by its transcript."""
     item = collection.items[row]
+    if item.kind != "video" or not query.text:
+        return item
+    moment = best_moment(collection.lines(item.id), query.text)
+    return (
+        item if moment is None else item.model_copy(update={"metadata": {**item.metadata, "moment": moment.as_dict()}})
+    )
+
+
+def _published(collection: Collection, row: int, query: Query) -> dict[str, Any]:
+    item = _found(collection, row, query)
     path = collection.media_path(item.id)
     entry: dict[str, Any] = {
         "type": item.kind,

@@ -68,3 +68,8 @@ class Embedder(Protocol):
     def embed_documents(self, documents: Sequence[Document]) -> Embedded: ...
 
     def embed_queries(self, queries: Sequence[Query]) -> Vectors: ...
+
+
+def sees_pictures(embedder: Embedder) -> bool:
+    """Whether queries may be pictures: the attribute of this name, which a model that reads text alone need not have."""
+    return bool(getattr(embedder, "sees_pictures", False))

@@ -124,6 +124,10 @@ class RemoteEmbedder:
         return self._kept(full)
 
     @property
+    def sees_pictures(self) -> bool:
+        return self.style == "messages"
+
+    @property
     def fingerprint(self) -> str:
         if self.style == "input":
             return "remote:input"

@@ -341,6 +341,8 @@ class VisualEmbedder(VisualEncoder):
     ``query_instruction``: what the model is told about a query; None for the model's own default for documents.
     """
 
+    sees_pictures = True
+
     def __init__(
         self,
         checkpoint: Checkpoint,

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from search_engine.models.base import Query
 from search_engine.service import guards
 from search_engine.service.batching import Batcher, Overloaded, Stopped
 from search_engine.service.engines import index_marks, open_indexes
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 SearchKey = tuple[Engine, int, tuple[str, ...] | None, tuple[str, ...] | None]
 
 
-def run_batch(key: SearchKey, queries: list[str]) -> list[list[Hit]]:
+def run_batch(key: SearchKey, queries: list[str | Query]) -> list[list[Hit]]:
     engine, top_k, corpora, documents = key
     return engine.retrieve(queries, top_k, corpora, documents)
 
@@ -46,7 +47,7 @@ class Service:
         self.settings = settings
         self.slot = EngineSlot(open_engine)
         self.metrics = Metrics(lambda: self.batcher.depth, lambda: self.slot.state.items if self.slot.state else 0)
-        self.batcher: Batcher[SearchKey, str, list[Hit]] = Batcher(
+        self.batcher: Batcher[SearchKey, str | Query, list[Hit]] = Batcher(
             run_batch,
             max_batch=settings.max_batch,
             max_waiting=settings.max_waiting,
@@ -62,7 +63,7 @@ class Service:
     async def search(
         self,
         engine: Engine,
-        queries: Sequence[str],
+        queries: Sequence[str | Query],
         top_k: int,
         corpora: Iterable[str] | None,
         documents: Iterable[str] | None,

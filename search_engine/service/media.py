@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from search_engine import video
+from vrag.errors import MediaError
 from vrag.items import Item
 from vrag.pages import open_page, view_of
 
@@ -58,13 +61,32 @@ class Thumbnails:
 
         Raises :class:`vrag.errors.MediaError` when it is no usable image, or one beyond the limits.
         """
-        key = (image.etag, side)
+        return self._kept_or(image.etag, side, lambda: shrink(image.content, item, side))
+
+    def of_clip(self, clip: Path, side: int) -> Media:
+        """The frame in the middle of a clip, at that size.
+
+        Raises :class:`vrag.errors.MediaError` when it cannot be decoded, :class:`vrag.errors.ConfigError` without PyAV.
+        """
+        try:
+            stat = clip.stat()
+        except OSError as error:
+            raise MediaError(f"{clip.name} cannot be read: {error.strerror}") from error
+        version = hashlib.sha256(f"{clip}\0{stat.st_size}\0{stat.st_mtime_ns}".encode("utf-8", "replace")).hexdigest()
+        return self._kept_or(
+            f'"{version[:32]}"',
+            side,
+            lambda: video.thumbnail(clip, video.probe(clip).duration / 2, side, JPEG_QUALITY),
+        )
+
+    def _kept_or(self, etag: str, side: int, make: Callable[[], bytes]) -> Media:
+        key = (etag, side)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        content = shrink(image.content, item, side)
-        made = Media(content, "image/jpeg", f'"{image.etag.strip(chr(34))}-{side}"')
+        content = make()
+        made = Media(content, "image/jpeg", f'"{etag.strip(chr(34))}-{side}"')
         with self._lock:
             if key not in self._kept and len(content) <= self._capacity:
                 self._kept[key] = made

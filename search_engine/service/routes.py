@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, TypeAdapter
 
+from search_engine.models.base import Query as Example
 from search_engine.service import clips, media, wire
 from search_engine.service.slot import Engine
 from vrag import __version__
@@ -137,16 +138,43 @@ async def search_hits(
     request: Request,
     service: Service,
     engine: Engine,
-    queries: Sequence[str],
+    queries: Sequence[str | Example],
     top_k: int,
     corpora: list[str] | None = None,
     documents: list[str] | None = None,
 ) -> list[list[Hit]]:
     """The hits of each query; a blank one has none, whatever the engine would make of it."""
-    asked = [query for query in queries if query.strip()]
+    meant = [bool(query.strip()) if isinstance(query, str) else True for query in queries]
+    asked = [query for query, means in zip(queries, meant, strict=True) if means]
     work = service.search(engine, asked, top_k, corpora, documents)
-    found = iter(await while_connected(request, work, service.settings.answer_seconds))
-    return [next(found) if query.strip() else [] for query in queries]
+    try:
+        found = iter(await while_connected(request, work, service.settings.answer_seconds))
+    except MediaError as error:
+        if all(isinstance(query, str) for query in queries):
+            raise
+        raise HTTPException(422, f"images: {error}") from None
+    return [next(found) if means else [] for means in meant]
+
+
+def checked_images(service: Service, engine: Engine, images: Sequence[str]) -> list[Example]:
+    """The pictures to search by. Only their headers are read here."""
+    if not images:
+        return []
+    if not engine.sees_pictures:
+        raise HTTPException(
+            422,
+            f"images: the model of this service, {engine.model_name}, reads text alone. To search by picture, serve an index "
+            "that a visual model built.",
+        )
+    limits = service.settings
+    if len(images) > limits.max_images:
+        raise HTTPException(
+            422, f"{len(images)} images are more than the {limits.max_images} of one request; send several."
+        )
+    try:
+        return [wire.example(image, number, limits.max_image_pixels) for number, image in enumerate(images, 1)]
+    except MediaError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def file_path(engine: Engine, item_id: str) -> str | None:
@@ -162,19 +190,22 @@ def file_path(engine: Engine, item_id: str) -> str | None:
     summary="Search pages, pictures, clips and passages",
 )
 async def search(body: wire.SearchRequest, request: Request, service: Parts) -> Response:
-    """Ranked hits for each query, best first, in the published form.
+    """Ranked hits for each query and then for each picture in `images`, best first, in the published form.
 
     `data` names each hit by its `id`; `/items/{id}/image` serves its picture. With `vrag_ret` the answer is the
     published short form: one list of `{idx, image_file}` per query, images only. Scores compare within one query, not
     between queries.
     """
     engine = service.slot.engine
-    checked_queries(service, body.queries)
+    if body.queries or not body.images:
+        checked_queries(service, body.queries)
     checked_top_k(service, body.top_k)
+    examples = await asyncio.to_thread(checked_images, service, engine, body.images)
     corpora = checked_corpora(engine, body.search_corpus)
     if body.documents is not None and not body.documents:
         raise HTTPException(422, "documents is an empty list; leave it out to search everything.")
-    found = await search_hits(request, service, engine, body.queries, body.top_k, corpora, body.documents)
+    queries: list[str | Example] = [*body.queries, *examples]
+    found = await search_hits(request, service, engine, queries, body.top_k, corpora, body.documents)
     if body.vrag_ret:
         return reply(short_lists(engine, found))
     return reply(
@@ -257,7 +288,8 @@ def _shown(name: str) -> str:
 async def image_of(service: Service, item_id: str) -> tuple[Item, media.Media]:
     engine, item = item_of(service, item_id)
     if item.kind != "image":
-        raise HTTPException(404, f"{_shown(item_id)} is a {item.kind} and has no image.")
+        hint = "; /frames and /thumbnail show it" if item.kind == "video" else ""
+        raise HTTPException(404, f"{_shown(item_id)} is a {item.kind} and has no image{hint}.")
     try:
         path = await asyncio.to_thread(engine.media_path, item_id)
         if path is None:
@@ -301,7 +333,7 @@ async def item_image(item_id: ItemId, request: Request, service: Parts) -> Respo
     "/items/{item_id:path}/thumbnail",
     tags=["items"],
     response_class=Response,
-    responses=IMAGE,
+    responses={**IMAGE, 501: {"model": wire.Problem, "description": "Video cannot be read here"}},
     summary="An item's thumbnail",
 )
 async def item_thumbnail(
@@ -310,14 +342,28 @@ async def item_thumbnail(
     service: Parts,
     size: Annotated[int, Query(ge=16, le=1024, description="of the longer side, in pixels")] = 256,
 ) -> Response:
-    """A small JPEG of the image; never larger than the image itself."""
-    item, image = await image_of(service, item_id)
+    """A small JPEG of the image, or of the frame in the middle of a clip; never larger than the image itself."""
+    engine, item = item_of(service, item_id)
     try:
-        async with service.decoding:
-            small = await asyncio.to_thread(service.thumbnails.of, image, item, size)
+        if item.kind == "video":
+            clip = await asyncio.to_thread(engine.media_path, item_id)
+            if clip is None:
+                raise MediaError(gone_clip(item_id))
+            async with service.decoding:
+                small = await asyncio.to_thread(service.thumbnails.of_clip, clip, size)
+        else:
+            item, image = await image_of(service, item_id)
+            async with service.decoding:
+                small = await asyncio.to_thread(service.thumbnails.of, image, item, size)
     except MediaError as error:
         raise HTTPException(410, str(error)) from None
+    except ConfigError as error:
+        raise HTTPException(501, str(error)) from None
     return image_response(request, small)
+
+
+def gone_clip(item_id: str) -> str:
+    return f"The stored clip of {_shown(item_id)} is gone; build the index again to restore it."
 
 
 @router.get(
@@ -349,7 +395,7 @@ async def item_frames(
     path = await asyncio.to_thread(engine.media_path, item_id)
     try:
         if path is None:
-            raise MediaError(f"The stored clip of {_shown(item_id)} is gone; build the index again to restore it.")
+            raise MediaError(gone_clip(item_id))
         async with service.decoding:
             if t is not None:
                 frames = await asyncio.to_thread(clips.at_times, path, t, max_pixels)

@@ -33,6 +33,8 @@ class ServiceSettings(BaseSettings):
 
     max_queries: int = Field(256, ge=1, description="of one request")
     max_query_chars: int = Field(8192, ge=1)
+    max_images: int = Field(16, ge=1, description="pictures of one request that are searched by")
+    max_image_pixels: int = Field(2**25, ge=1, description="of such a picture; it is refused before it is decoded")
     max_top_k: int = Field(100, ge=1)
     max_id_chars: int = Field(512, ge=1)
     max_body_bytes: int = Field(4 * 2**20, ge=1)

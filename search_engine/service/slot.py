@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from search_engine.documents import Line
+from search_engine.models.base import Query
 from search_engine.service.wire import IndexState
 from vrag.items import Hit, Item
 
@@ -24,7 +25,7 @@ class Engine(Protocol):
 
     def retrieve(
         self,
-        queries: Sequence[str],
+        queries: Sequence[str | Query],
         top_k: int = 3,
         corpus: str | Sequence[str] | None = None,
         documents: Sequence[str] | None = None,
@@ -51,6 +52,10 @@ class Engine(Protocol):
 
     @property
     def dimension(self) -> int: ...
+
+    @property
+    def sees_pictures(self) -> bool:
+        """Whether queries may be pictures."""
 
 
 #: Opens the engine anew; it is given the one that is being served, so that it may share what does not change (the

@@ -6,13 +6,17 @@ older ``GET /search`` of the published search engine, and ``POST /retrieve`` of 
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 
+from search_engine.models.base import Query as Example
+from vrag.errors import MediaError
 from vrag.items import Hit, Item, ItemKind
+from vrag.pages import open_page
 
 
 def readable(text: str) -> str:
@@ -42,7 +46,12 @@ class SearchRequest(BaseModel):
         json_schema_extra={"examples": [{"queries": ["revenue by region in 2023"], "top_k": 3}]},
     )
 
-    queries: list[Query] = Field(description="one or more questions; each gets a ranked list of its own")
+    queries: list[Query] = Field(default=[], description="questions; each gets a ranked list of its own")
+    images: list[str] = Field(
+        default=[],
+        description="example pictures to search by, each a data URL (data:image/png;base64,...) or plain base64; their ranked "
+        "lists follow those of the queries. Needs a visual model",
+    )
     top_k: StrictInt = Field(default=3, description="how many hits per query at most")
     search_corpus: str | list[str] | None = Field(
         default=None, description="search only these corpora (GET /corpora names them); null searches all"
@@ -180,6 +189,25 @@ class Problem(BaseModel):
 
     detail: str
     errors: list[dict[str, Any]] | None = None
+
+
+def example(image: str, number: int, max_pixels: int) -> Example:
+    """The ``number``-th picture of a request as a query; its header is read, its pixels are not.
+
+    Raises MediaError for what is no picture, or one with too many pixels. An address is not fetched: media is data.
+    """
+    head, comma, rest = image.partition(",")
+    if head[:5].lower() == "data:" and not (comma and head.lower().endswith(";base64")):
+        raise MediaError(f"images[{number - 1}] is a data URL that is not in base64; send data:image/png;base64,...")
+    try:
+        data = base64.b64decode("".join((rest if comma else image).split()), validate=True)
+    except ValueError:
+        raise MediaError(
+            f"images[{number - 1}] is not base64; send the picture itself as data:image/png;base64,... (addresses are not "
+            "fetched)"
+        ) from None
+    open_page(data, Item(id=f"images[{number - 1}]", kind="image", document=""), max_pixels=max_pixels)
+    return Example(image=data)
 
 
 def record_of(item: Item) -> dict[str, Any]:
