@@ -207,9 +207,10 @@ def _graph(run: Snapshot, source: Source, key: str) -> None:
 
 
 def _details(node: Details, run: Snapshot, source: Source) -> None:
-    state = graph_view.STATES[node.state]
+    state = f' <span class="m-state m-{node.state}">{graph_view.STATES[node.state]}</span>'
+    searched = node.id not in (graph_view.ROOT, graph_view.ANSWER)  # the question and the answer are no searches
     parts = [
-        f'<div><b>{literal(node.title, 200)}</b> <span class="m-state m-{node.state}">{state}</span></div>',
+        f"<div><b>{literal(node.title, 200)}</b>{state if searched else ''}</div>",
         f'<div><span class="v-query">{literal(node.query, 1000)}</span></div>' if node.query else "",
         f'<div class="m-summary">{literal(node.summary, 3000)}</div>' if node.summary else "",
     ]

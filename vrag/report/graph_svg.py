@@ -19,7 +19,7 @@ from vrag.report.model import plain
 #: Sizes in the units of the drawing, which are pixels at its natural size.
 WIDTH, HEIGHT, GAP, LAYER_GAP, MARGIN = 196, 66, 26, 46, 12
 _BEND_WIDTH = 18
-_SWEEPS, _ROUNDS = 6, 24
+_SWEEPS, _ROUNDS = 6, 12
 _FONT, _SMALL = 12.5, 11.0
 
 #: Fill, border and text by state.
@@ -102,9 +102,9 @@ def _spread(layers: list[list[str]], up: dict[str, list[str]], down: dict[str, l
             x[name] = at + _width(name) / 2
             at += _width(name) + GAP
     for _ in range(_ROUNDS):
-        for layer in layers:
-            wanted = [_mean([x[one] for one in up[name] + down[name]], x[name]) for name in layer]
-            _place(layer, wanted, x)
+        for order, neighbours in ((layers, up), (layers[::-1], down)):  # under the parents, then above the children
+            for layer in order:
+                _place(layer, [_mean([x[one] for one in neighbours[name]], x[name]) for name in layer], x)
     left = min((x[name] - _width(name) / 2 for layer in layers for name in layer), default=0.0)
     return {name: at - left for name, at in x.items()}
 
