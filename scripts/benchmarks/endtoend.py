@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from demo.launch import READER, READER_MAX_PIXELS, reader_service, search_service
+from demo.defaults import READER, READER_MAX_PIXELS
+from demo.launch import reader_service, search_service
 from demo.services import Services, free_port
 from demo.vrag_agent import VRAG
 from search_engine.search_engine import SearchEngine
