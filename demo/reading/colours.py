@@ -80,6 +80,13 @@ def swatch(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
     return None if all(other is not None and distance(other, colour) <= SAME for other in reaches[1:]) else colour
 
 
+def ink(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
+    """The colour of a text's letters, if it is a colour rather than black, grey or white: charts colour labels by series."""
+    own = dominant(pixels, box, share=0.3)
+    colour = dominant(pixels, box, (paper,) if own is None else (paper, own), share=0.04)
+    return colour if colour is not None and max(colour) - min(colour) >= 70 else None
+
+
 def bars(pixels: Pixels, box: Box, paper: Colour) -> tuple[Colour, ...]:
     """The colours of the shapes that a number stands in, beside or on, likeliest first."""
     h = max(1.0, box.height)

@@ -16,16 +16,25 @@ import numpy as np
 from demo.reading.layout import Block, Colour, Sheet, blocks, union
 from demo.reading.question import Question
 from demo.reading.surroundings import HEADING, Floats, Map, Surroundings
-from demo.reading.values import Value, number, values
+from demo.reading.values import Value, is_number, number, values
 from demo.reading.words import best_match, content
 from vrag.geometry import Box, whole
 
 #: What the highest or lowest value of a group gains over spans that merely stand near the question's words.
 EXTREME_BONUS = 0.25
+#: What is left of the rank of values of other series, when the question names one.
+OTHER_SERIES = 0.75
+#: The upper and lower part of a page, as a share of its height, that hold running titles and page numbers.
+MARGIN = 0.07
 #: The longest text that is taken for the cell of a table, in characters.
 MAX_CELL = 60
 _SUM = re.compile(
     r"\s*(?:grand |sub)?-?(?:total|sum|average|mean|overall|all)\b|\s*(?:合计|总计|总和|小计|平均|全部)", re.I
+)
+
+_LAST, _FIRST = (
+    re.compile(r"\b(?:last|latest)\b|最晚|最后|末班", re.I),
+    re.compile(r"\b(?:first|earliest)\b|最早|首班", re.I),
 )
 
 
@@ -47,6 +56,8 @@ class Finding:
     """The row, column and series that it was read from, "" for a sentence."""
     sentence: str = ""
     """The sentence that it was read from, "" for a cell or a label."""
+    series: float = 0.0
+    """How far the question names the series of the chart that it belongs to: 1 if in full, 0 if there is none."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +80,10 @@ class Page:
         self.question = question
         self.blocks: tuple[Block, ...] = blocks(sheet)
         self.bounds = whole(sheet.size)
-        self._map = Map(self.blocks, sheet.size)
         self._terms = [term.text for term in question.terms]
+        asked = set(self._terms)
+        named = [bool(block.terms) and block.terms <= asked for block in self.blocks]
+        self._map = Map(self.blocks, sheet.size, named)
         heights = sorted(line.box.height for line in sheet.lines)
         self._line_height = heights[len(heights) // 2] if heights else 1.0
         base = np.array([term.weight for term in question.terms], np.float64)
@@ -86,9 +99,11 @@ class Page:
 
     def findings(self) -> list[Finding]:
         """All findings, best first. Ties keep the page's order."""
-        found = list(self._extremes()) if self.question.extreme else []
-        found += [finding for place in self._places() if (finding := self._judge(place)) is not None]
-        return sorted(found, key=lambda finding: -finding.rank)
+        found = list(self._extremes()) if self.question.extreme and not self._is_written(self.question.extreme) else []
+        judged = [finding for place in self._places() if (finding := self._judge(place)) is not None]
+        if any(finding.series == 1.0 for finding in judged):  # the question names a series that has values
+            judged = [f if f.series > 0 else replace(f, rank=OTHER_SERIES * f.rank) for f in judged]
+        return sorted(found + judged, key=lambda finding: -finding.rank)
 
     # -- terms -------------------------------------------------------------------------------------------------------
 
@@ -121,11 +136,24 @@ class Page:
                 at = start = max(at, block.text.find(sentence.text, at))
                 box = block.locate(start, start + len(sentence.text))
                 for value in values(sentence.text, self.question):
-                    if self._map.ticks[index] and self.question.kind != "year":
-                        value = replace(value, fit=0.3 * value.fit)
+                    fit = value.fit * self._standing(index, value)
+                    value = replace(value, fit=fit)
                     yield _value_place(index, block, sentence.text, start, value, box)
                 if not self.question.numeric:
                     yield _Place(index, sentence.text, box, self._statement(index, sentence.text), sentence.text, box)
+
+    def _standing(self, index: int, value: Value) -> float:
+        """How much a value counts for where it stands: less on an axis, in a running title, in a heading."""
+        block = self.blocks[index]
+        if self._map.ticks[index] and self.question.kind != "year":
+            return 0.3
+        if self._in_margin(block):
+            return 0.5
+        return 0.85 if block.height > 1.4 * self._line_height and not is_number(block.text) else 1.0
+
+    def _in_margin(self, block: Block) -> bool:
+        low, high = MARGIN * self.bounds.height, (1 - MARGIN) * self.bounds.height
+        return (block.box.y2 < low or block.box.y1 > high) and block.height <= 1.2 * self._line_height
 
     def _statement(self, index: int, text: str) -> float:
         """How much a text looks like something a page says, rather than a heading, a footer or an address."""
@@ -133,7 +161,7 @@ class Page:
         block = self.blocks[index]
         if "://" in text or "www." in text:
             fit *= 0.4
-        if block.box.y1 > 0.94 * self.bounds.height or block.height > 1.4 * self._line_height:
+        if self._in_margin(block) or block.height > 1.4 * self._line_height:
             fit *= 0.6
         if text.rstrip().endswith(("?", "？")):
             fit *= 0.6
@@ -172,6 +200,7 @@ class Page:
             height=block.height,
             label="" if spoken else label,
             sentence=place.sentence if spoken else "",
+            series=0.0 if around.series is None else self._precision(around.series),
         )
 
     def _repeats(self, text: str) -> bool:
@@ -223,6 +252,13 @@ class Page:
         """Whether a value is a total or an average of the others."""
         names = [*around.names, self._map.row_name(place.box, place.block, place.block)]
         return any(_SUM.match(self.blocks[index].text) for index in names if index != place.block)
+
+    def _is_written(self, extreme: int) -> bool:
+        """Whether the page itself says which is the last or the first: then nothing is to be compared."""
+        if self.question.kind != "time":
+            return False
+        words = _LAST if extreme > 0 else _FIRST
+        return any(words.search(block.text) for block in self.blocks)
 
     def _group(self, place: _Place, around: Surroundings) -> tuple[str, int]:
         if around.series is not None:

@@ -27,13 +27,14 @@ class Line:
     """One recognised line. ``box`` is in pixels of the image as displayed.
 
     ``swatch`` is the colour of a legend's mark left of the text; ``bars`` are the colours of the chart's shapes that a number
-    stands in, beside or on.
+    stands in, beside or on; ``ink`` is the colour of the letters, where it is not black, grey or white.
     """
 
     text: str
     box: Box
     swatch: Colour | None = None
     bars: tuple[Colour, ...] = ()
+    ink: Colour | None = None
 
     def part(self, start: int, end: int) -> Box:
         """The box of ``text[start:end]``, by its share of the line's length (Chinese characters are twice as wide)."""

@@ -145,6 +145,8 @@ _MEASURES = (
         _any(r"\bhow much\b.*\b(?:cost|pay|price|fee)|\b(?:price|cost|fee)\b", "价格|票价|费用|多少钱|售价|卖多少"),
         r"[$€£¥￥]|元|USD|EUR|euros?|dollars?",
     ),
+    (_any(r"\brates?\b|\binterest\b|\bmargin\b|\bgrowth\b", "利率|增长率|涨幅"), r"%|‰|per cent|percent|per \d|/"),
+    (_any(r"\bcapacity\b.*\bbattery|\bbattery\b.*\bcapacity", "电池容量"), r"m?Ah\b|k?Wh\b"),
     (_any(r"\b(?:speed|how fast)\b", "速度|多快"), r"/s\b|/h\b|mph|per (?:second|hour)"),
     (_any(r"\bhow (?:large|big)\b.*\barea|\barea\b", "面积"), r"m²|km²|hectares?|ha\b|acres?|平方"),
 )

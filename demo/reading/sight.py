@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from demo.reading.cells import split_cells
-from demo.reading.colours import background, bars, swatch
+from demo.reading.colours import background, bars, ink, swatch
 from demo.reading.layout import Line, Sheet
 from demo.reading.values import is_number
 from vrag.geometry import Box
@@ -100,5 +100,5 @@ def look(image: Image.Image, recognise: Callable[[Image.Image], Sequence[tuple[s
         for text, box in split_cells(np.asarray(picture), whole_text, whole_box):
             box = Box(box.x1 * scale_x, box.y1 * scale_y, box.x2 * scale_x, box.y2 * scale_y)
             shapes = bars(pixels, box, paper) if is_number(text) else ()
-            lines.append(Line(text, box, swatch(pixels, box, paper), shapes))
+            lines.append(Line(text, box, swatch(pixels, box, paper), shapes, ink(pixels, box, paper)))
     return Sheet(image.size, tuple(lines))

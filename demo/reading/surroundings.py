@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 LABEL, PARAGRAPH, HEADING, PAGE = 1.0, 0.6, 0.35, 0.12
 #: A number beside which a label stands behind another label; a label in another cell of the row.
 BEHIND = 0.8
+_LEGEND_CHARS = 40
 #: The widest gap between a cell and its header, or between the cells of a column, in heights of a line.
 REACH = 8.0
 _LONG_LABEL_LINES, _LONG_LABEL_CHARS = 3, 120
@@ -45,7 +46,8 @@ class Surroundings:
 class Map:
     """The blocks of a page as arrays, prepared for asking what surrounds a box."""
 
-    def __init__(self, blocks: Sequence[Block], size: Size) -> None:
+    def __init__(self, blocks: Sequence[Block], size: Size, named: Sequence[bool] | None = None) -> None:
+        """``named`` says which blocks the question itself names: a number among them is a label ("30 min"), not a value."""
         self.blocks = blocks
         self.size = size
         boxes = np.array([block.box.as_list() for block in blocks], np.float64).reshape(-1, 4)
@@ -53,6 +55,8 @@ class Map:
         self.heights = np.array([block.height for block in blocks], np.float64)
         self.middles = (self.y1 + self.y2) / 2
         self.numbers = np.array([is_number(block.text) for block in blocks], bool)
+        if named is not None:
+            self.numbers &= ~np.array(named, bool)
         #: Numbers that are measurements; a year may be the name of a column or a series.
         self.values = np.array(
             [bool(n) and not _is_year(b.text) for n, b in zip(self.numbers, blocks, strict=True)], bool
@@ -60,6 +64,7 @@ class Map:
         self.legend = np.array([block.lines[0].swatch is not None for block in blocks], bool) & ~self.values
         if self.legend.sum() < 2:
             self.legend[:] = False
+        self._marks = self._colours()
         self._long = np.array(
             [len(b.lines) > _LONG_LABEL_LINES or len(b.text) > _LONG_LABEL_CHARS for b in blocks], bool
         )
@@ -79,11 +84,16 @@ class Map:
         hidden = np.zeros(len(self.blocks), bool)
         hidden[block] = True
         series = None
-        if bars and self.legend.any():
-            hidden |= self.legend
-            weights[self.legend] = 0.05
+        letters = self.blocks[block].lines[0].ink
+        bars = (*bars, letters) if letters is not None and self.numbers[block] else tuple(bars)
+        if bars:
             series = self._series(bars)
+            if self.legend.any():
+                hidden |= self.legend
+                weights[self.legend] = 0.05
         row_weights = self._row(box, block, hidden)
+        if not self.numbers[block]:  # only a number may have its label on the right
+            row_weights[self.x1 >= box.x2 - 0.4 * box.height] = 0.0
         caption = self._caption(box, hidden) if self.numbers[block] else None
         if caption is not None:
             row_weights *= 0.4
@@ -100,6 +110,14 @@ class Map:
         if series is not None:
             weights[series] = LABEL
         return Surroundings(weights, row, column, series)
+
+    def _colours(self) -> dict[int, Colour]:
+        """Block -> the colour that it stands for: a legend's entries; without a legend, short labels in letters of colour."""
+        marks = {i: self.blocks[i].lines[0].swatch for i in map(int, np.flatnonzero(self.legend))}
+        if not marks:
+            short = [i for i, b in enumerate(self.blocks) if len(b.lines) <= 3 and len(b.text) <= _LEGEND_CHARS]
+            marks = {i: self.blocks[i].lines[0].ink for i in short if not self.values[i]}
+        return {index: mark for index, mark in marks.items() if mark is not None}
 
     def _axes(self) -> NDArray[np.bool_]:
         """Numbers in even steps at even distances, in one row or column, and a small number alone at the page's edge."""
@@ -192,11 +210,15 @@ class Map:
         elif len(above):
             weights[above[1:4]] = 0.7
             weights[above[0]] = 1.0
+            for upper, lower in zip(above[1:3], above[:2], strict=False):  # a header of several lines
+                if self.y1[lower] - self.y2[upper] > 0.6 * self.heights[lower] or weights[lower] < 1.0:
+                    break
+                weights[upper] = 1.0
         below = np.flatnonzero(column & (self.y1 >= box.y2 - 0.4 * box.height))
         if len(below):
             index = below[self.y1[below].argmin()]
             near = self.y1[index] - box.y2 <= 1.2 * box.height
-            weights[index] = 0.25 if has_row else 0.95 if near else 0.85
+            weights[index] = (0.25 if self.numbers[block] else 0.6) if has_row else 0.95 if near else 0.85
         return weights
 
     def _connected(self, above: NDArray[np.intp], box: Box) -> NDArray[np.intp]:
@@ -215,11 +237,7 @@ class Map:
     def _series(self, bars: Sequence[Colour]) -> int | None:
         """The legend's entry whose colour one of ``bars`` has."""
         for colour in bars:
-            near = [
-                (distance(mark, colour), index)
-                for index in map(int, np.flatnonzero(self.legend))
-                if (mark := self.blocks[index].lines[0].swatch) is not None
-            ]
+            near = [(distance(mark, colour), index) for index, mark in self._marks.items()]
             if near and min(near)[0] <= SAME:
                 return min(near)[1]
         return None

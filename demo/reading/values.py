@@ -22,8 +22,8 @@ _DATE = re.compile(
 )
 _UNITS = "|".join(
     (
-        r"%|‰|percent(?:age points)?|per cent|pp|°[CF]?",
-        r"[kKMGTP]i?[Bb](?:ps|/s)?|[kMG]Wh?|[kMG]?Hz|[KMBTVxsm](?![A-Za-z])|ms|[µu]s",
+        r"%|‰|percent(?:age points)?|per cent|pp|°\s?[CF]?|℃|℉",
+        r"[kKMGTP]i?[Bb](?:ps|/s)?|[kMG]Wh?|[kMG]?Hz|[KMBTVxsmgLWAh](?![A-Za-z])|ms|[µu]s",
         r"thousand|million|billion|trillion|mn|bn|USD|EUR|GBP|RMB|CNY|km²?|kg|mg|cm|mm",
         r"(?:milli)?seconds?|min(?:utes?)?|hours?|days?|weeks?|months?|years?",
         r"个?百分点|[毫微]?秒|分钟|小时|个月|[天年月日岁倍次]|万[亿元人台家]?|亿(?:[人台欧]|美?元|欧元)?|千[克米瓦]?|美?元",
@@ -34,7 +34,10 @@ _ONE = r"[-+−–]?\s?[$€£¥￥]?\s?\d+(?:,\d{3})*(?:\.\d+)?"
 _NUMBER = re.compile(
     rf"(?<![0-9_.])(?<!\d,)(?:[~≈≤≥<>＜＞约]\s?)?{_ONE}(?:\s?(?:{_UNITS}))*(?:\s?(?:[–—\-~～/至到]|to)\s?\d+(?:,\d{{3}})*(?:\.\d+)?(?:\s?(?:{_UNITS}))*)?(?![.,]?\d)",
 )  # fmt: skip
-_CELL = re.compile(rf"[(\[]?(?:{_NUMBER.pattern})[)\]*†‡]*|[(\[]?[-+]?[\d.,:/%–—~ -]*\d[\d.,:/%–—~ -]*[)\]*†‡]*")
+_CELL = re.compile(
+    rf"[零一二两三四五六七八九十百千万]+[个次遍倍人名家天年月秒分]?|[(\[]?(?:{_NUMBER.pattern})[)\]*†‡]*"
+    r"|[(\[]?[-+]?[\d.,:/%–—~ -]*\d[\d.,:/%–—~ -]*[)\]*†‡]*"
+)
 _CLOCK = re.compile(
     r"(?<![\d:])(?:[01]?\d|2[0-4])[:：][0-5]\d(?![\d:])(?:\s?[ap]\.?m\.?)?|\b1?\d\s?[ap]\.?m\b\.?|[零〇一二三四五六七八九十\d]+点(?:半|[一二三四五六七八九十\d]+分)?",
     re.I,
@@ -60,6 +63,10 @@ _DURATION_UNIT = re.compile(
 _GLUED = re.compile(r"[A-Za-z]+$")
 _MEASURED = re.compile(r"\s([A-Za-z]+)\b")
 _CURRENCY = re.compile(r"(?:US )?dollars?|euros?|pounds?|yuan|yen|francs?|crowns?|rupees?", re.I)
+_DURATIONS = ("millisecond", "second", "minute", "hour", "day", "week", "month", "year")
+_NO_NAME = re.compile(
+    r"(?:(?:Since|Table|Figure|Chart|In|On|By|The|For|With|From|Until|Annual|Report)\b|" + _MONTH + r"\b)\.?\s*"
+)
 _MONEY_SIGN = re.compile(r"[$€£¥￥]|dollar|euro|pound|yuan|USD|EUR|GBP|RMB|CNY|元|million|billion|万|亿", re.I)
 
 
@@ -84,7 +91,7 @@ def values(text: str, question: Question) -> list[Value]:
     elif question.numeric:
         found = list(_numbers(text, question))
     elif question.kind == "person":
-        found = [Value(*match.span(), 1.0) for match in _NAME.finditer(text)]
+        found = [Value(*match.span(), 1.0) for match in _NAME.finditer(text) if not _NO_NAME.match(match.group())]
     else:
         return []
     asked = normalise(question.text)
@@ -111,10 +118,15 @@ def fit(text: str, kind: Kind, after: str = "", unit: str = "", measure: str = "
     if kind == "percent":
         return 1.0 if percent else 0.35 if _YEAR.fullmatch(text.strip()) is None else 0.1
     if kind == "duration":
-        return 1.0 if _DURATION_UNIT.search(text.strip()) else 0.55
+        if not _DURATION_UNIT.search(text.strip()):
+            return 0.65
+        # "how many months": minutes are another matter
+        return 1.0 if not unit or unit in text.casefold() or not text.isascii() or unit not in _DURATIONS else 0.45
     if kind == "money":
         return 1.0 if _MONEY_SIGN.search(text) else 0.5
     if measure:
+        if _YEAR.fullmatch(text.strip()):
+            return 0.3
         return (
             1.0
             if re.search(measure, text + after[:12], re.I)
@@ -144,7 +156,7 @@ def _numbers(text: str, question: Question) -> Iterator[Value]:
         start += len(span) - len(span.lstrip())
         end -= len(span) - len(span.rstrip())
         glued = _GLUED.search(text, 0, start)
-        if glued and (len(glued.group()) < 3 or not glued.group().islower()):
+        if glued and text[start].isdigit() and (len(glued.group()) < 3 or not glued.group().islower()):
             continue  # A03, FY2019, Q13; but OCR also loses blanks: removed1,250
         if start and text[start] in "-–−" and text[start - 1].isalnum():
             start += 1
