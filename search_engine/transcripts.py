@@ -44,7 +44,7 @@ def plain_lines(text: str) -> tuple[Line, ...]:
 
 def _cues(text: str) -> Iterator[tuple[float, float, list[str]]]:
     found = list(_TIMING.finditer(text))[:MAX_CUES]
-    for match, following in zip(found, [*found[1:], None], strict=True):
+    for match, following in zip(found, [*found[1:], None], strict=False):
         start, end = _seconds(*match.groups()[:3]), _seconds(*match.groups()[3:])
         body = text[match.end() : following.start() if following else len(text)]
         # After the settings on the line of the times, the rows of the cue up to a blank line.
