@@ -61,6 +61,9 @@ def swatch(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
 
     What reaches further left, up or down than a mark would is a bar, a rule or a panel, not a mark.
     """
+    inside = _mark_inside(pixels, box, paper)
+    if inside is not None:
+        return inside
     h = box.height
     mark = Box(box.x1 - 1.8 * h, box.y1 + 0.1 * h, box.x1 - 0.1 * h, box.y2 - 0.1 * h)
     own = dominant(pixels, box, share=0.3)
@@ -78,6 +81,21 @@ def swatch(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
         return None
     # A legend's entries may stand one under the other; a rule passes through both sides.
     return None if all(other is not None and distance(other, colour) <= SAME for other in reaches[1:]) else colour
+
+
+def _mark_inside(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
+    """The mark where the recogniser took it into the text's box: a solid patch at the left, of another colour than the letters."""
+    h = box.height
+    if box.width < 2 * h:
+        return None
+    own = dominant(pixels, box, share=0.3)
+    papers = (paper,) if own is None else (paper, own)
+    letters = dominant(pixels, Box(box.x1 + 1.3 * h, box.y1, box.x2, box.y2), papers, share=0.03)
+    if letters is None:
+        return None
+    place = Box(box.x1, box.y1 + 0.15 * h, box.x1 + 0.9 * h, box.y2 - 0.15 * h)
+    colour = dominant(pixels, place, (*papers, letters), share=0.2)
+    return colour if colour is not None and distance(colour, paper) >= 2 * SAME else None
 
 
 def ink(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:

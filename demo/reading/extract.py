@@ -22,8 +22,10 @@ from vrag.geometry import Box, whole
 
 #: What the highest or lowest value of a group gains over spans that merely stand near the question's words.
 EXTREME_BONUS = 0.25
+#: What is left of the rank of a span whose form does not fit at all.
+UNFIT = 0.2
 #: What is left of the rank of values of other series, when the question names one.
-OTHER_SERIES = 0.75
+OTHER_SERIES = 0.6
 #: The upper and lower part of a page, as a share of its height, that hold running titles and page numbers.
 MARGIN = 0.07
 #: The longest text that is taken for the cell of a table, in characters.
@@ -194,7 +196,7 @@ class Page:
         return Finding(
             text=place.text.strip(),
             support=support,
-            rank=support * (0.35 + 0.65 * place.fit) + 0.05 * precision,
+            rank=support * (UNFIT + (1 - UNFIT) * place.fit) + 0.05 * precision,
             box=place.box,
             region=self._region(place, around),
             height=block.height,

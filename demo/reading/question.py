@@ -102,12 +102,12 @@ _UNIT = _any(
     r"does|had|have|has|can|could|will|would|should|that|who|which|share|ranked|took|take|used?|responded)\b)"
 )
 _HIGHEST = _any(
-    r"\b(?:highest|largest|biggest|greatest|most|best|longest|maximum|max|peak(?:ed)?|widest|strongest|fastest)\b",
+    r"\b(?:highest|largest|biggest|greatest|most|best|longest|maximum|peak(?:ed)?|widest|strongest|fastest)\b",
     "最[高大多长快强常好]|首位",
 )
 _LATEST, _EARLIEST = _any(r"\b(?:last|latest)\b", "最后|最晚|末班"), _any(r"\b(?:first|earliest)\b", "最早|首班|第一班")
 _LOWEST = _any(
-    r"\b(?:lowest|smallest|least|fewest|worst|shortest|minimum|min|narrowest|weakest|slowest)\b", "最[低小少短慢弱差]"
+    r"\b(?:lowest|smallest|least|fewest|worst|shortest|minimum|narrowest|weakest|slowest)\b", "最[低小少短慢弱差]"
 )
 _NO_EXTREME = _any(
     r"\b(?:at most|at least|most of|the most part|most recent|best describes?)\b", "至少|至多|最多可|最近|最新"

@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 LABEL, PARAGRAPH, HEADING, PAGE = 1.0, 0.6, 0.35, 0.12
 #: A number beside which a label stands behind another label; a label in another cell of the row.
 BEHIND = 0.8
+#: How far apart the channels of a strong colour are.
+STRONG = 70
 _LEGEND_CHARS = 40
 #: The widest gap between a cell and its header, or between the cells of a column, in heights of a line.
 REACH = 8.0
@@ -62,8 +64,7 @@ class Map:
             [bool(n) and not _is_year(b.text) for n, b in zip(self.numbers, blocks, strict=True)], bool
         )
         self.legend = np.array([block.lines[0].swatch is not None for block in blocks], bool) & ~self.values
-        if self.legend.sum() < 2:
-            self.legend[:] = False
+        self.legend &= self._in_line(self.legend)
         self._marks = self._colours()
         self._long = np.array(
             [len(b.lines) > _LONG_LABEL_LINES or len(b.text) > _LONG_LABEL_CHARS for b in blocks], bool
@@ -110,6 +111,16 @@ class Map:
         if series is not None:
             weights[series] = LABEL
         return Surroundings(weights, row, column, series)
+
+    def _in_line(self, entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which entries have another beside them or close under or over them, as the entries of a legend have."""
+        found = np.zeros(len(self.blocks), bool)
+        for index in np.flatnonzero(entries):
+            h = self.heights[index]
+            row = np.abs(self.middles - self.middles[index]) < 0.6 * h
+            column = (np.abs(self.x1 - self.x1[index]) < 0.8 * h) & (np.abs(self.middles - self.middles[index]) < 5 * h)
+            found[index] = (entries & (row | column)).sum() > 1
+        return found
 
     def _colours(self) -> dict[int, Colour]:
         """Block -> the colour that it stands for: a legend's entries; without a legend, short labels in letters of colour."""
@@ -236,6 +247,8 @@ class Map:
 
     def _series(self, bars: Sequence[Colour]) -> int | None:
         """The legend's entry whose colour one of ``bars`` has."""
+        if not self.legend.any():  # letters stand for strong colours only; the stripes of a table are none
+            bars = [colour for colour in bars if max(colour) - min(colour) >= STRONG]
         for colour in bars:
             near = [(distance(mark, colour), index) for index, mark in self._marks.items()]
             if near and min(near)[0] <= SAME:

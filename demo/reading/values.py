@@ -27,7 +27,7 @@ _UNITS = "|".join(
         r"thousand|million|billion|trillion|mn|bn|USD|EUR|GBP|RMB|CNY|km²?|kg|mg|cm|mm",
         r"(?:milli)?seconds?|min(?:utes?)?|hours?|days?|weeks?|months?|years?",
         r"个?百分点|[毫微]?秒|分钟|小时|个月|[天年月日岁倍次]|万[亿元人台家]?|亿(?:[人台欧]|美?元|欧元)?|千[克米瓦]?|美?元",
-        r"[人名家个项种条台件级吨米度页]|公里",
+        r"[人名家个项种条台件级吨米度页克斤升亩户座辆艘层]|毫[升米克]|公[里斤顷]",
     )
 )
 _ONE = r"[-+−–]?\s?[$€£¥￥]?\s?\d+(?:,\d{3})*(?:\.\d+)?"
@@ -60,6 +60,7 @@ _NAME = re.compile(
 _DURATION_UNIT = re.compile(
     r"(?:ms|[µu]s|s|min(?:ute)?s?|hours?|days?|weeks?|months?|years?|(?:milli)?seconds?|毫秒|微秒|秒|分钟|小时|个?月|天|年)$"
 )
+_PHONE = re.compile(r"(?:\+\d{1,3}[\s-])?\(?0\d{2,4}\)?[\s-]\d{3,}")
 _GLUED = re.compile(r"[A-Za-z]+$")
 _MEASURED = re.compile(r"\s([A-Za-z]+)\b")
 _CURRENCY = re.compile(r"(?:US )?dollars?|euros?|pounds?|yuan|yen|francs?|crowns?|rupees?", re.I)
@@ -83,6 +84,7 @@ def values(text: str, question: Question) -> list[Value]:
     """The spans of ``text`` whose form fits what the question asks for; what the question itself says is left out."""
     if question.kind == "date":
         found = [Value(*match.span(), 1.0) for match in _DATE.finditer(text)]
+        found += [Value(*match.span(), 0.8) for match in _CLOCK.finditer(text) if not _inside(match.span(), found)]
         found += [Value(*match.span(), 0.7) for match in _YEAR.finditer(text) if not _inside(match.span(), found)]
     elif question.kind == "year":
         found = [Value(*match.span(), 1.0) for match in _YEAR.finditer(text)]
@@ -155,6 +157,8 @@ def _numbers(text: str, question: Question) -> Iterator[Value]:
         span = text[start:end]
         start += len(span) - len(span.lstrip())
         end -= len(span) - len(span.rstrip())
+        if _PHONE.match(text, start):
+            continue
         glued = _GLUED.search(text, 0, start)
         if glued and text[start].isdigit() and (len(glued.group()) < 3 or not glued.group().islower()):
             continue  # A03, FY2019, Q13; but OCR also loses blanks: removed1,250
