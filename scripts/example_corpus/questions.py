@@ -28,6 +28,7 @@ class Question:
     at: tuple[str, ...]
     mode: str = "any"
     example: bool = False
+    """Whether the demo offers it: questions that the extractive reader can answer, of every kind of page."""
 
 
 QUESTIONS = (
@@ -68,6 +69,7 @@ QUESTIONS = (
         "14%",
         "Chart",
         (f"{T}functions/Vessel crews",),
+        example=True,
     ),
     Question(
         "tallowmere_storage_head",
@@ -97,7 +99,6 @@ QUESTIONS = (
         "16%",
         "Chart",
         (f"{V}modes/2030 goal/Bicycle",),
-        example=True,
     ),
     Question(
         "veyford_electric",
@@ -210,6 +211,7 @@ QUESTIONS = (
         "22:10",
         "Table",
         ("veyford_ferry_timetable:times/22:10/Ferry Pier",),
+        example=True,
     ),
     Question(
         "tides_evening",
@@ -284,7 +286,7 @@ QUESTIONS = (
     Question("yunting_finish", "北塘水厂的深度处理车间预计何时通水？", "2026 年 9 月", "Text", (f"{Y}finish",)),
     # Lanting tea house, product deck
     Question("lanting_price", "汀岸白露每 100 克卖多少元？", "132", "Table", (f"{L}teas/汀岸白露/元/100 克",)),
-    Question("lanting_heat", "泡半山乌龙该用多高的水温？", "98 度", "Image", (f"{L}brew/半山乌龙/水温",), example=True),
+    Question("lanting_heat", "泡半山乌龙该用多高的水温？", "98 度", "Image", (f"{L}brew/半山乌龙/水温",)),
     Question(
         "lanting_online", "岚汀茶社 2025 年有百分之几的销售来自网上商城？", "29%", "Chart", (f"{L}channels/网上商城",)
     ),
@@ -303,6 +305,7 @@ QUESTIONS = (
         "2 小时 40 分",
         "Table",
         ("lanzhang_trail_map:trails/绿线/时间",),
+        example=True,
     ),
     Question("trail_bus", "岚嶂山最后一班下山巴士几点发车？", "17:50", "Text", ("lanzhang_trail_map:bus",)),
     # More than one page, Chinese
