@@ -16,6 +16,8 @@ Pixels = NDArray[np.uint8]
 
 #: Colours closer than this (Euclidean, 8-bit RGB) count as the same: JPEG and scaling blur them by about half of it.
 SAME = 36.0
+#: How far apart the channels of a colour are that is not grey.
+VIVID = 45
 #: Where the end of a bar is looked for left of its number: from, to, in heights of the number.
 LEFT_OF = ((0.15, 1.2), (1.2, 2.4), (2.4, 3.6))
 
@@ -50,6 +52,25 @@ def dominant(pixels: Pixels, box: Box, apart_from: tuple[Colour, ...] = (), shar
     return (r, g, b)
 
 
+def vivid(pixels: Pixels, box: Box, apart_from: tuple[Colour, ...], share: float = 0.08) -> Colour | None:
+    """The strongest colour inside ``box``, without the blur of its edges; None where there is next to none but grey.
+
+    Nothing where one of ``apart_from`` is as strong: then the patch is of that colour, or an edge of it.
+    """
+    height, width = pixels.shape[:2]
+    x1, x2 = max(0, round(box.x1)), min(width, round(box.x2))
+    y1, y2 = max(0, round(box.y1)), min(height, round(box.y2))
+    patch = pixels[y1:y2, x1:x2].reshape(-1, 3)
+    if not len(patch):
+        return None
+    strength = patch.max(axis=1).astype(np.int16) - patch.min(axis=1)
+    if (strength >= VIVID).mean() < share:
+        return None
+    strongest = patch[strength >= max(VIVID, 0.75 * float(strength.max()))]
+    r, g, b = (int(value) for value in np.median(strongest, axis=0))
+    return None if any(max(other) - min(other) >= VIVID for other in apart_from) else (r, g, b)
+
+
 def background(pixels: Pixels) -> Colour:
     """The commonest colour of the whole image."""
     height, width = pixels.shape[:2]
@@ -68,7 +89,7 @@ def swatch(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
     mark = Box(box.x1 - 1.8 * h, box.y1 + 0.1 * h, box.x1 - 0.1 * h, box.y2 - 0.1 * h)
     own = dominant(pixels, box, share=0.3)
     papers = (paper,) if own is None or distance(own, paper) <= SAME else (paper, own)
-    colour = dominant(pixels, mark, papers, share=0.08)
+    colour = vivid(pixels, mark, papers) or dominant(pixels, mark, papers, share=0.08)
     if colour is None or distance(colour, paper) < 2 * SAME:
         return None
     beyond = (
@@ -94,8 +115,11 @@ def _mark_inside(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
     if letters is None:
         return None
     place = Box(box.x1, box.y1 + 0.15 * h, box.x1 + 0.9 * h, box.y2 - 0.15 * h)
-    colour = dominant(pixels, place, (*papers, letters), share=0.2)
-    return colour if colour is not None and distance(colour, paper) >= 2 * SAME else None
+    colour = vivid(pixels, place, papers) or dominant(pixels, place, (*papers, letters), share=0.2)
+    if colour is None or distance(colour, paper) < 2 * SAME:
+        return None
+    tint = ink(pixels, Box(box.x1 + 1.3 * h, box.y1, box.x2, box.y2), paper)
+    return None if tint is not None and distance(colour, tint) <= 2 * SAME else colour
 
 
 def ink(pixels: Pixels, box: Box, paper: Colour) -> Colour | None:
@@ -113,7 +137,6 @@ def bars(pixels: Pixels, box: Box, paper: Colour) -> tuple[Colour, ...]:
         *(Box(box.x1 - far * h, box.y1 + 0.2 * h, box.x1 - near * h, box.y2 - 0.2 * h) for near, far in LEFT_OF),
         Box(box.x1, box.y2 + 0.1 * h, box.x2, box.y2 + 0.9 * h),
         Box(box.x2 + 0.15 * h, box.y1 + 0.2 * h, box.x2 + 1.2 * h, box.y2 - 0.2 * h),
-        Box(box.x1, box.y1 - 0.9 * h, box.x2, box.y1 - 0.1 * h),
     ]
     found: list[Colour] = []
     for index, place in enumerate(around):

@@ -89,7 +89,7 @@ class Map:
         bars = (*bars, letters) if letters is not None and self.numbers[block] else tuple(bars)
         if bars:
             series = self._series(bars)
-            if self.legend.any():
+            if series is not None and self.legend[series]:
                 hidden |= self.legend
                 weights[self.legend] = 0.05
         row_weights = self._row(box, block, hidden)
@@ -106,6 +106,8 @@ class Map:
             weights[caption] = LABEL
         elif cell and self.x2[block] - self.x1[block] < 0.5 * self.size[0]:
             stacked = self._stacked(box, block, hidden, has_row=bool(labels.max() >= 0.7))
+            if series is not None:  # the bars of a chart have no header; what stands far above them is a title
+                stacked[box.y1 - self.y2 > 1.5 * box.height] = 0.0
             weights = np.maximum(weights, LABEL * stacked)
             column = int(stacked.argmax()) if stacked.max() >= 0.8 else None
         if series is not None:
@@ -126,8 +128,11 @@ class Map:
         """Block -> the colour that it stands for: a legend's entries; without a legend, short labels in letters of colour."""
         marks = {i: self.blocks[i].lines[0].swatch for i in map(int, np.flatnonzero(self.legend))}
         if not marks:
-            short = [i for i, b in enumerate(self.blocks) if len(b.lines) <= 3 and len(b.text) <= _LEGEND_CHARS]
-            marks = {i: self.blocks[i].lines[0].ink for i in short if not self.values[i]}
+            short = [
+                len(b.lines) <= 3 and len(b.text) <= _LEGEND_CHARS and b.lines[0].ink is not None for b in self.blocks
+            ]
+            entries = self._in_line(np.array(short, bool) & ~self.values)
+            marks = {i: self.blocks[i].lines[0].ink for i in map(int, np.flatnonzero(entries))}
         return {index: mark for index, mark in marks.items() if mark is not None}
 
     def _axes(self) -> NDArray[np.bool_]:
@@ -251,8 +256,11 @@ class Map:
             bars = [colour for colour in bars if max(colour) - min(colour) >= STRONG]
         for colour in bars:
             near = [(distance(mark, colour), index) for index, mark in self._marks.items()]
-            if near and min(near)[0] <= SAME:
-                return min(near)[1]
+            near.sort()
+            if near and (
+                near[0][0] <= SAME or (near[0][0] <= 2 * SAME and (len(near) < 2 or near[1][0] >= 1.6 * near[0][0]))
+            ):
+                return near[0][1]
         return None
 
 

@@ -29,7 +29,7 @@ STOPWORDS = frozenset(_STOPWORDS.split())
 HAN_FUNCTION_WORDS = re.compile(
     "多少|多大|多久|多长|哪一[年天个项家种]?|哪[个些里家年]?|什么时候|什么|为什么|如何|怎么|怎样|是否|谁|几个?"
     "|请问|分别|以及|或者|还是|对应|大约|其中|根据|按照|关于|使用|进行|可以|通过"
-    "|[的是在了和与及有吗呢为中上下里从到被把用由对将以其该这那各共约占个家项种时]"
+    "|[的是在了和与及有吗呢为中从到被把该这那各约]"
 )
 #: Words of the same meaning in questions and on pages, mapped to one stem.
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
