@@ -56,7 +56,9 @@ def test_the_retriever_takes_only_shared_records() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("package", ["vrag", "search_engine", "search_engine.search_engine", "search_engine.search_engine_api"])
+@pytest.mark.parametrize(
+    "package", ["vrag", "search_engine", "search_engine.search_engine", "search_engine.search_engine_api"]
+)
 def test_heavy_imports_are_lazy(package: str) -> None:
     code = (
         f"import sys, {package}; "

@@ -22,7 +22,9 @@ class Item(BaseModel):
     id: str
     kind: ItemKind
     document: str = Field(description="the file it comes from, e.g. report.pdf")
-    page: int | None = Field(default=None, description="counts from 1; None for standalone images, clips and text files")
+    page: int | None = Field(
+        default=None, description="counts from 1; None for standalone images, clips and text files"
+    )
     width: int | None = None
     height: int | None = None
     content: str | None = Field(default=None, description="the passage itself, for kind 'text'")

@@ -484,7 +484,9 @@ def _seconds(value: Any) -> Iterator[float]:
             return
 
 
-_INFORMATION = re.compile(r"(text|passage|picture|image|figure|page|video|clip)[\W_]{0,3}(\d{1,6})(?!\w)", re.IGNORECASE)
+_INFORMATION = re.compile(
+    r"(text|passage|picture|image|figure|page|video|clip)[\W_]{0,3}(\d{1,6})(?!\w)", re.IGNORECASE
+)
 _KINDS = {
     **dict.fromkeys(("text", "passage"), "Text"),
     **dict.fromkeys(("picture", "image", "figure", "page"), "Picture"),
