@@ -27,7 +27,7 @@ class Reply:
 
     text: str
     support: float
-    """0 to 1: how much of the question the place explains that the answer was read from."""
+    """0 to 1: how much of the question the place explains that the answer was read from, less for a form that does not fit."""
     coverage: float
     """0 to 1: how much of the question occurs anywhere on the image."""
     region: Box
@@ -54,7 +54,15 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None, at: Box | 
         if not found:
             return None
         best = found[0]
-        return Reply(_say(found, question), best.support, coverage, best.region, best.height, best.box, best.label)
+        return Reply(
+            _say(found, question),
+            min(best.support, best.rank),
+            coverage,
+            best.region,
+            best.height,
+            best.box,
+            best.label,
+        )
     chosen: list[tuple[Finding, str]] = []
     for part in subquestions(question):
         found = _preferring(Page(sheet, part).findings(), near, None if chosen else at)
@@ -72,7 +80,7 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None, at: Box | 
     else:
         text = "; ".join(dict.fromkeys(said for _, said in chosen if said))
     beside = [finding.region for finding, _ in chosen if _together(finding, best)]
-    support = sum(finding.support for finding, _ in chosen) / len(chosen)
+    support = sum(min(finding.support, finding.rank) for finding, _ in chosen) / len(chosen)
     return Reply(text, support, coverage, union([best.region, *beside]), best.height, best.box, best.label)
 
 

@@ -16,9 +16,9 @@ from vrag.actions import Action, Answer, Crop, Search
 from vrag.geometry import Box, whole
 
 #: A reply at or above STRONG ends the search; below WEAK a page is not looked at any closer.
-STRONG, WEAK = 0.5, 0.22
+STRONG, WEAK = 0.5, 0.25
 #: Below this, after everything was tried, the honest answer is that nothing was found.
-NOTHING = 0.16
+NOTHING = 0.25
 #: A crop that is read worse than the page by this much was misread.
 SETBACK = 0.15
 MAX_SEARCHES = 4

@@ -150,7 +150,7 @@ class Page:
         if self._map.ticks[index] and self.question.kind != "year":
             return 0.3
         if self._in_margin(block):
-            return 0.5
+            return 0.2
         return 0.85 if block.height > 1.4 * self._line_height and not is_number(block.text) else 1.0
 
     def _in_margin(self, block: Block) -> bool:
