@@ -51,9 +51,10 @@ class _Settings(BaseSettings):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise ConfigError(_explain(error, given)) from None
+            raise ConfigError(_explain(error, given, self.model_config["env_prefix"])) from None
         except SettingsError as error:
-            raise ConfigError(f"An environment variable {ENV_PREFIX}* is not the JSON it must be: {error}.") from None
+            prefix = self.model_config["env_prefix"]
+            raise ConfigError(f"An environment variable {prefix}* is not the JSON it must be: {error}.") from None
 
     def replace(self, **changes: Any) -> Self:
         """The same settings but for ``changes``, checked again."""
@@ -270,7 +271,7 @@ def is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-def _explain(error: ValidationError, given: dict[str, Any]) -> str:
+def _explain(error: ValidationError, given: dict[str, Any], prefix: str) -> str:
     """One sentence per wrong setting; the value is shown unless it may be a secret."""
     sentences = []
     for problem in error.errors():
@@ -279,7 +280,7 @@ def _explain(error: ValidationError, given: dict[str, Any]) -> str:
             sentences.append(text)
             continue
         name = str(problem["loc"][0])
-        source = f"the argument {name}" if name in given else f"the environment variable {ENV_PREFIX}{name.upper()}"
+        source = f"the argument {name}" if name in given else f"the environment variable {prefix}{name.upper()}"
         shown = "" if name.endswith("key") else f" (it is {problem['input']!r:.100})"
         sentences.append(f"{source}: {text}{shown}")
     return "Wrong settings. " + "; ".join(dict.fromkeys(sentences)) + "."
