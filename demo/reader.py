@@ -3,8 +3,9 @@
     python -m demo.reader --port 8002
 
 It is not a language model. It sees what a model would see, the messages and the pictures in them, reads the pictures by
-OCR, and writes the same tags: it searches, crops the lines that match the question best, and answers with what it read
-there, or says that it found nothing (:mod:`demo.reading`). It knows nothing else: neither the index nor any file.
+OCR, and writes the same tags or tool calls: it searches, crops the lines that match the question best or keeps the pages
+that have them, and answers with what it read there, or says that it found nothing (:mod:`demo.reading`). It knows nothing
+else: neither the index nor any file.
 
 ``POST /v1/chat/completions`` (streaming and not), ``GET /v1/models``, ``GET /health``. Pictures are taken as data URLs
 only; no URL is ever fetched. Nothing is kept between requests but the OCR of pictures, by their content.
@@ -38,7 +39,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from demo.reading import dialogue, tags
+from demo.reading import dialogue, graph, tags, tools
+from demo.reading.chat import ChatMessage
 from demo.reading.sight import MAX_IMAGE_BYTES, Sight
 from vrag.errors import MediaError
 from vrag.settings import is_loopback
@@ -68,7 +70,8 @@ class Chat:
     """A checked request."""
 
     model: str
-    messages: tuple[tags.ChatMessage, ...]
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[dict[str, Any], ...] = ()
     stream: bool = False
     include_usage: bool = False
     max_tokens: int | None = None
@@ -81,6 +84,8 @@ class Completion:
     finish_reason: str
     prompt_tokens: int
     completion_tokens: int
+    reasoning: str = ""
+    tool_calls: tuple[dict[str, Any], ...] = ()
 
     @property
     def usage(self) -> dict[str, int]:
@@ -93,20 +98,32 @@ class Completion:
 
 def complete(chat: Chat, sight: Sight) -> Completion:
     """The reader's reply to a request. Blocking: it may read pictures. Raises MediaError for one that is damaged."""
-    conversation, _ = tags.read(chat.messages)
-    decision = dialogue.decide(conversation, sight.read)
-    text = tags.write(decision, conversation.demand)
-    reason = "stop"
+    written = _write(chat, sight)
+    text, calls, reason = written.text, written.tool_calls, "tool_calls" if written.tool_calls else "stop"
     for stop in chat.stop:
         if stop and stop in text:
             text = text[: text.index(stop)]
-    words = list(_tokens(text))
+    arguments = "".join(call["function"]["arguments"] for call in calls)
+    words = list(_tokens(arguments or text))
     if chat.max_tokens is not None and len(words) > chat.max_tokens:
         words, reason = words[: chat.max_tokens], "length"
-        text = "".join(words)
+        if calls:
+            calls = ({**calls[0], "function": {**calls[0]["function"], "arguments": "".join(words)}},)
+        else:
+            text = "".join(words)
     prompt = sum(len(list(_tokens(message.text))) + 4 for message in chat.messages)
     prompt += sum(_visual_tokens(sight, image) for message in chat.messages for image in message.images)
-    return Completion(text, reason, prompt, len(words))
+    said = len(words) + len(list(_tokens(written.reasoning)))
+    return Completion(text, reason, prompt, said, written.reasoning, calls)
+
+
+def _write(chat: Chat, sight: Sight) -> tools.Written:
+    """The reply in the grammar that the conversation speaks."""
+    session = tools.read(chat.messages, chat.tools)
+    if session is not None:
+        return tools.write(graph.options(session.talk, sight.read), session, number=len(chat.messages))
+    conversation, _ = tags.read(chat.messages)
+    return tools.Written(tags.write(dialogue.decide(conversation, sight.read), conversation.demand))
 
 
 def _visual_tokens(sight: Sight, image: bytes) -> int:
@@ -165,7 +182,9 @@ def create_app(sight: Sight | None = None, api_key: str | None = None, warm: boo
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": chat.model}
         if chat.stream:
             return StreamingResponse(_events(head, chat, done), media_type="text/event-stream")
-        message = {"role": "assistant", "content": done.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": done.text, "refusal": None}
+        if done.tool_calls:
+            message.update(content=None, reasoning_content=done.reasoning, tool_calls=list(done.tool_calls))
         choice = {"index": 0, "message": message, "finish_reason": done.finish_reason, "logprobs": None}
         return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": done.usage})
 
@@ -199,6 +218,7 @@ def parse(body: bytes) -> Chat:
     return Chat(
         model=model,
         messages=_messages(data.get("messages")),
+        tools=_tools(data),
         stream=stream,
         include_usage=bool(options.get("include_usage")),
         max_tokens=limit,
@@ -206,7 +226,17 @@ def parse(body: bytes) -> Chat:
     )
 
 
-def _messages(messages: Any) -> tuple[tags.ChatMessage, ...]:
+def _tools(data: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    given = data.get("tools") or []
+    if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
+        raise BadRequest("tools has to be a list of objects.", "tools")
+    choice = data.get("tool_choice", "auto")
+    if choice not in (None, "auto", "required", "none"):
+        raise BadRequest("tool_choice has to be 'auto', 'required' or 'none'.", "tool_choice")
+    return () if choice == "none" else tuple(given)
+
+
+def _messages(messages: Any) -> tuple[ChatMessage, ...]:
     if not isinstance(messages, list) or not messages:
         raise BadRequest("messages has to be a list with at least one message.", "messages")
     if len(messages) > MAX_MESSAGES:
@@ -217,29 +247,31 @@ def _messages(messages: Any) -> tuple[tags.ChatMessage, ...]:
     return tuple(found)
 
 
-def _message(index: int, message: Any) -> tags.ChatMessage:
+def _message(index: int, message: Any) -> ChatMessage:
     where = f"messages[{index}]"
     name = message.get("role") if isinstance(message, dict) else None
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
         raise BadRequest(f"{where} has to be an object with a 'role' among {', '.join(_ROLES)}.", where)
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadRequest(f"{where}.tool_calls has to be a list of objects.", where)
     content = message.get("content")
     if content is None or isinstance(content, str):
-        return tags.ChatMessage(role, content or "")  # type: ignore[arg-type]
+        return ChatMessage(role, (content,) if content else (), tuple(calls))  # type: ignore[arg-type]
     if not isinstance(content, list):
         raise BadRequest(f"{where}.content has to be a string or a list of parts.", where)
-    texts: list[str] = []
-    images: list[bytes] = []
+    parts: list[str | bytes] = []
     for number, part in enumerate(content):
         place = f"{where}.content[{number}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text" and isinstance(part.get("text"), str):
-            texts.append(part["text"])
+            parts.append(part["text"])
         elif kind == "image_url":
-            images.append(_image(part.get("image_url"), place))
+            parts.append(_image(part.get("image_url"), place))
         else:
             raise BadRequest(f"{place} has to be a part of type 'text' or 'image_url'.", place)
-    return tags.ChatMessage(role, "\n\n".join(texts), tuple(images))  # type: ignore[arg-type]
+    return ChatMessage(role, tuple(parts), tuple(calls))  # type: ignore[arg-type]
 
 
 def _image(value: Any, place: str) -> bytes:
@@ -285,7 +317,7 @@ def _error(message: str, status: int, param: str | None = None, code: str | None
 async def _events(head: dict[str, Any], chat: Chat, done: Completion) -> AsyncIterator[str]:
     """The reply as server-sent events: the role, the text piece by piece, the end, and the usage if it was asked for."""
 
-    def event(delta: dict[str, str], finish: str | None = None) -> str:
+    def event(delta: dict[str, Any], finish: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
         chunk: dict[str, Any] = {**head, "object": "chat.completion.chunk", "choices": [choice]}
         if chat.include_usage:
@@ -293,13 +325,24 @@ async def _events(head: dict[str, Any], chat: Chat, done: Completion) -> AsyncIt
         return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
 
     yield event({"role": "assistant", "content": ""})
-    for piece in re.findall(r"\s*\S+\s*?", done.text) or ([done.text] if done.text else []):
+    for piece in _pieces(done.reasoning):
+        yield event({"reasoning_content": piece})
+    for piece in _pieces(done.text):
         yield event({"content": piece})
+    for index, call in enumerate(done.tool_calls):
+        function = call["function"]
+        yield event({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        for piece in _pieces(function["arguments"]):
+            yield event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     yield event({}, done.finish_reason)
     if chat.include_usage:
         chunk = {**head, "object": "chat.completion.chunk", "choices": [], "usage": done.usage}
         yield f"data: {json.dumps(chunk)}\n\n"
     yield "data: [DONE]\n\n"
+
+
+def _pieces(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*?", text) or ([text] if text else [])
 
 
 def _warm(sight: Sight) -> None:

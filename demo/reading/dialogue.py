@@ -68,7 +68,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class Reading:
     """The best reading of one page: the page itself, or the page with what its crops showed more sharply."""
 
     sheet: Sheet
@@ -85,7 +85,7 @@ def decide(conversation: Conversation, see: Callable[[bytes], Sheet]) -> Decisio
     """The next step. ``see`` reads an image; it is asked for every image of the conversation, so it should remember."""
     question = analyse(conversation.question)
     say = _Phrases(question)
-    pages = _read(conversation.looks, question, see)
+    pages = readings(conversation.looks, question, see)
     best = max(pages, key=lambda page: page.score, default=None)
     if conversation.demand != "act" or conversation.turns >= MAX_TURNS:
         return say.answer(best)
@@ -107,13 +107,14 @@ def decide(conversation: Conversation, see: Callable[[bytes], Sheet]) -> Decisio
 def next_query(question: Question, tried: Sequence[str]) -> str | None:
     """Words to search for that were not tried: the question, its keywords, the rarer of them, then halves; None at the end."""
     done = {_key(query) for query in tried}
-    for query in _queries(question):
+    for query in queries_of(question):
         if _key(query) and _key(query) not in done:
             return query
     return None
 
 
-def _queries(question: Question) -> list[str]:
+def queries_of(question: Question) -> list[str]:
+    """What can be searched for, in the order in which it is tried."""
     words = keywords(question.text)
     joined = "" if question.chinese and all(re.match(f"[{CJK}]", word) for word in words) else " "
     names = [word for word in words if word[0].isupper() or word[0].isdigit() or re.match(f"[{CJK}]", word)]
@@ -151,14 +152,14 @@ def _key(query: str) -> str:
     return " ".join(sorted(set(re.findall(rf"[^\W_]+|[{CJK}]", normalise(query)))))
 
 
-def _read(looks: Sequence[Look], question: Question, see: Callable[[bytes], Sheet]) -> list[_Read]:
+def readings(looks: Sequence[Look], question: Question, see: Callable[[bytes], Sheet]) -> list[Reading]:
     """One reading per page, in the order shown; crops sharpen the page before them."""
-    pages: list[_Read] = []
+    pages: list[Reading] = []
     crop: tuple[Sheet, Box] | None = None  # what the last crop shows, and where on its page
     for look in looks:
         sheet = see(look.image) if look.image is not None else passage_sheet(look.passage)
         if look.crop_of is None or not pages:
-            pages.append(_Read(sheet, answer(sheet, question), croppable=look.image is not None))
+            pages.append(Reading(sheet, answer(sheet, question), croppable=look.image is not None))
             crop = None
             continue
         page = pages[-1]
@@ -171,16 +172,16 @@ def _read(looks: Sequence[Look], question: Question, see: Callable[[bytes], Shee
             )
         merged, area = merge(page.sheet, sheet, asked)
         crop = (sheet, area)
-        closer = _Read(
+        closer = Reading(
             merged, answer(merged, question, near=area, at=page.reply.box if page.reply else None), page.crops + 1
         )
         # Enlarged print is read better as a rule, but not always: what was read clearly before is not given up.
         worse = closer.score < page.score - SETBACK
-        pages[-1] = _Read(page.sheet, page.reply, page.crops + 1) if worse else closer
+        pages[-1] = Reading(page.sheet, page.reply, page.crops + 1) if worse else closer
     return pages
 
 
-def _closer(page: _Read, question: Question) -> Box | None:
+def _closer(page: Reading, question: Question) -> Box | None:
     """The part of the last picture to look at more closely; None when that would bring nothing."""
     if not page.croppable or page.crops:
         return None
@@ -223,7 +224,7 @@ class _Phrases:
         self.question = question
         self.chinese = question.chinese
 
-    def search(self, query: str, pages: Sequence[_Read], conversation: Conversation) -> str:
+    def search(self, query: str, pages: Sequence[Reading], conversation: Conversation) -> str:
         if not conversation.queries:
             return (
                 "我需要找到写有答案的页面，先用问题检索。"
@@ -247,14 +248,14 @@ class _Phrases:
     def closer(self, reply: Reply | None) -> str:
         if reply is None or not reply.text:
             return "文字太小，我放大看。" if self.chinese else "The print is small. I look closer."
-        where = _quote(reply.label or reply.text)
+        where = quote(reply.label or reply.text)
         return (
             f"与问题最相关的地方是“{where}”，我放大确认。"
             if self.chinese
             else f'What fits the question best is "{where}". I look closer to be sure of it.'
         )
 
-    def answer(self, page: _Read | None) -> Decision:
+    def answer(self, page: Reading | None) -> Decision:
         if page is None or page.reply is None or not page.reply.text or page.score < NOTHING:
             return Decision(
                 "读过的页面里没有与问题相符的内容。" if self.chinese else "Nothing that I read fits the question.",
@@ -265,11 +266,11 @@ class _Phrases:
                 ),
             )
         reply = page.reply
-        where = f"{_quote(reply.label)}: {_quote(reply.text)}" if reply.label else _quote(reply.text)
+        where = f"{quote(reply.label)}: {quote(reply.text)}" if reply.label else quote(reply.text)
         thought = f"我读到：“{where}”。" if self.chinese else f'I read "{where}".'
         return Decision(thought, Answer(reply.text))
 
 
-def _quote(text: str, limit: int = 160) -> str:
+def quote(text: str, limit: int = 160) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
+from demo.reading.chat import ChatMessage
 from demo.reading.dialogue import Conversation, Decision, Demand, Look
 from vrag.actions import Action, Answer, Crop, Search, clean, parse_tags
 
@@ -18,15 +17,6 @@ _TAG = re.compile(r"<(search|bbox|region|answer)>", re.IGNORECASE)
 _QUESTION = re.compile(r"(?:Question|问题)\s*[:：]", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"\n\s*\n")
 MAX_QUESTION_CHARS = 4_000
-
-
-@dataclass(frozen=True)
-class ChatMessage:
-    """One message of a request: its text parts joined, and its images, decoded from their data URLs."""
-
-    role: Literal["system", "user", "assistant"]
-    text: str = ""
-    images: tuple[bytes, ...] = ()
 
 
 def read(messages: Sequence[ChatMessage]) -> tuple[Conversation, bool]:

@@ -19,6 +19,7 @@ from typing import Any, cast
 from PIL import Image
 
 from demo.reading import dialogue, tags
+from demo.reading.chat import ChatMessage
 from demo.reading.sight import Sight
 from vrag.episode import Fetch, Generate, Generation, Outcome, Retrieve
 from vrag.errors import ConfigError
@@ -126,9 +127,8 @@ def drive(episode: VragEpisode, sight: Sight, hit: Hit, data: bytes) -> tuple[Ou
             events.append(cast(Event, step))
 
 
-def _wire(message: Message) -> tags.ChatMessage:
-    role = message.role
-    return tags.ChatMessage(role, message.text, tuple(view.jpeg() for view in message.views))
+def _wire(message: Message) -> ChatMessage:
+    return ChatMessage(message.role, tuple(part if isinstance(part, str) else part.jpeg() for part in message.content))
 
 
 def _row(kind: str, limit: int, details: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,13 +20,16 @@ import pytest
 
 from demo.reader import MODEL, create_app
 from demo.reading.sight import Sight
+from demo.vimrag_agent import VimRAG
 from demo.vrag_agent import VRAG
 from tests.drawn import chart_page, chinese_page, report_page, table_page
 from tests.servers import Entry, TinyRetriever, page, page_image, serve
 from vrag import prompts
 from vrag.actions import Answer, Crop, Search, parse_tags
-from vrag.events import Answered, ViewShown
+from vrag.events import Answered, Thought, ViewShown
 from vrag.geometry import Box
+from vrag.memory_graph import MemoryGraph
+from vrag.tool_calls import tool_schemas
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,6 +145,9 @@ def test_another_model_is_refused_by_name(client: openai.OpenAI) -> None:
         (b'{"messages": [{"role": "user", "content": "x"}], "max_tokens": -1}', 400, "above 0"),
         (b'{"messages": [{"role": "user", "content": "x"}], "stop": 1}', 400, "stop"),
         (b'{"messages": [{"role": "user", "content": "x"}], "stream_options": 1}', 400, "stream_options"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "tools": [1]}', 400, "tools"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "tool_choice": {"type": "function"}}', 400, "tool_choice"),
+        (b'{"messages": [{"role": "assistant", "tool_calls": "x"}]}', 400, "tool_calls"),
     ],
 )
 def test_bad_requests_get_a_sentence(url: str, body: bytes, status: int, says: str) -> None:
@@ -318,6 +324,70 @@ def test_the_crop_is_in_pixels_of_the_picture_as_shown(client: openai.OpenAI) ->
     assert isinstance(action, Crop)
     assert action.box.covers(drawn.boxes["Ships registered: 418"], 0.95)
     assert action.box.height < 150
+
+
+# The tool grammar
+
+
+def graph_run(url: str, question: str, *entries: Entry, **options: Any) -> list[Any]:
+    with serve(TinyRetriever(entries).app) as search:
+        agent = VimRAG(base_url=f"{url}/v1", search_url=f"{search}/search", **options)
+        return list(agent.stream(question))
+
+
+@pytest.mark.parametrize("options", [{}, {"native_tools": True}, {"history": "linear"}, {"streaming": False}])
+def test_a_memory_graph_is_grown_and_answered_from(url: str, options: dict[str, Any]) -> None:
+    drawn, other = report_page(), table_page()
+    pages = [
+        entry("ferries_1", "ferry ships", other.jpeg(), other.size),
+        entry("report_1", "harbour ships", drawn.jpeg(), drawn.size),
+    ]
+    events = graph_run(url, "How many ships are registered?", *pages, **options)
+    assert isinstance(events[-1], Answered), events[-1]
+    assert events[-1].text == "418"
+    assert events[-1].reason == "answer"
+    assert [citation.item.id for citation in events[-1].citations] == ["report_1"]
+    assert [event.type for event in events if event.type in ("search", "memory", "note")] == ["search", "memory"]
+    assert [event.text for event in events if isinstance(event, Thought)]
+    kept = next(event for event in events if event.type == "memory")
+    assert "“418”" in kept.summary
+
+
+def test_a_graph_with_nothing_to_be_found_ends_honestly(url: str) -> None:
+    drawn = table_page()
+    page = entry("ferries_1", "ferry passengers enzyme", drawn.jpeg(), drawn.size)
+    events = graph_run(url, "Which enzyme breaks down cellulose in termites?", page)
+    assert events[-1].text == "I found no answer to this in the pages that I read."
+    assert events[-1].citations == ()
+    nodes = events[-2].graph["nodes"] if events[-2].type == "graph" else []
+    assert len({node["id"] for node in nodes}) == len(nodes) > 1
+
+
+def test_native_calls_stream_in_pieces(client: openai.OpenAI) -> None:
+    graph = MemoryGraph("How many ships are registered?")
+    text = prompts.fill(prompts.load("vimrag_question"), question=graph.question, graph=graph.linearise())
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        "tools": list(tool_schemas()),
+    }
+    whole = client.chat.completions.create(**request).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.content is None
+    call = whole.message.tool_calls[0].function
+    arguments, reasoning = "", ""
+    for chunk in client.chat.completions.create(**request, stream=True):
+        delta = chunk.choices[0].delta
+        reasoning += getattr(delta, "reasoning_content", None) or ""
+        arguments += "".join(part.function.arguments or "" for part in delta.tool_calls or ())
+    assert json.loads(arguments) == json.loads(call.arguments)
+    assert json.loads(arguments)["query"] == graph.question
+    assert reasoning == whole.message.reasoning_content
+    cut = client.chat.completions.create(**request, max_tokens=4).choices[0]
+    assert cut.finish_reason == "length"
+    plain = client.chat.completions.create(**request, tool_choice="none").choices[0]
+    assert plain.message.content
+    assert not plain.message.tool_calls
 
 
 # The process

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from demo.reading import dialogue, tags
+from demo.reading.chat import ChatMessage
 from demo.reading.dialogue import MAX_SEARCHES, Conversation, Decision, Look, decide
 from demo.reading.layout import Line, Sheet
-from demo.reading.tags import ChatMessage
 from vrag import prompts
 from vrag.actions import Action, Answer, Crop, Search, parse_tags
 from vrag.geometry import Box
 
 QUESTION = "How many ships are registered?"
-user, assistant = partial(ChatMessage, "user"), partial(ChatMessage, "assistant")
+
+
+def message(
+    role: Literal["system", "user", "assistant"], text: str = "", images: tuple[bytes, ...] = ()
+) -> ChatMessage:
+    return ChatMessage(role, (*((text,) if text else ()), *images))
+
+
+user, assistant = partial(message, "user"), partial(message, "assistant")
 
 
 def line(text: str, x: float, y: float, height: float = 20) -> Line:
@@ -195,7 +204,7 @@ TEXTS = st.one_of(
 )  # fmt: skip
 MESSAGES = st.lists(
     st.builds(
-        ChatMessage,
+        message,
         st.sampled_from(["system", "user", "assistant"]),
         TEXTS,
         st.lists(st.sampled_from(sorted(SHEETS)), max_size=2).map(tuple),
