@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 
 from search_engine.documents import Line
 from search_engine.fusion import reciprocal_rank
-from search_engine.index_store import StoredIndex, StoredSegment
+from search_engine.index_store import OpenSegment, StoredIndex
 from search_engine.lexical import LexicalIndex, merge_postings
 from search_engine.models.base import Vectors
 from search_engine.settings import RetrievalSettings
-from search_engine.vector_index import FlatIndex, VectorIndex
+from search_engine.vector_index import Ranking, nothing
+from search_engine.vectors import open_vectors
 from vrag.errors import ConfigError
 from vrag.items import Item
-
-Ranking = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 class Collection:
@@ -39,11 +38,9 @@ class Collection:
         self._vector_weight = vector_weight if settings.vector_weight is None else settings.vector_weight
         self.items: list[Item] = []
         self._media: list[Path | None] = []
-        self._texts: list[tuple[StoredSegment, int]] = []
+        self._texts: list[tuple[OpenSegment, int]] = []
         self._rows: dict[str, int] = {}
         self._corpora: dict[str, range] = {}
-        self._vectors: VectorIndex = FlatIndex(dimension)
-        found: list[NDArray[np.bool_]] = []
         kept = []
         for name, index in indexes.items():
             first = len(self.items)
@@ -51,14 +48,9 @@ class Collection:
                 alive = segment.alive
                 for row in map(int, np.flatnonzero(alive)):
                     self._append(index, segment, row)
-                vectors = np.asarray(segment.vectors[alive])
-                has_vector: NDArray[np.bool_] = np.any(vectors, axis=1)
-                self._vectors.add(vectors[has_vector])
-                found.append(has_vector)
                 kept.append((segment.postings, alive))
             self._corpora[name] = range(first, len(self.items))
-        #: The item of each row of the vector index; an item without a vector has none.
-        self._vector_items = np.flatnonzero(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        self._vectors = open_vectors(list(indexes.values()), dimension, settings)
         self._lexical = LexicalIndex(merge_postings(kept), settings)
         self._documents: dict[str, list[int]] = {}
         for number, item in enumerate(self.items):
@@ -72,7 +64,7 @@ class Collection:
     def __len__(self) -> int:
         return len(self.items)
 
-    def _append(self, index: StoredIndex, segment: StoredSegment, row: int) -> None:
+    def _append(self, index: StoredIndex, segment: OpenSegment, row: int) -> None:
         stored = segment.items[row]
         item, name, count = stored.item, stored.item.id, 1
         while name in self._rows:
@@ -134,16 +126,24 @@ class Collection:
         return admitted
 
     def search(
-        self, texts: Sequence[str | None], vectors: Vectors, top_k: int, allowed: NDArray[np.bool_] | None = None
+        self,
+        texts: Sequence[str | None],
+        vectors: Vectors,
+        top_k: int,
+        allowed: NDArray[np.bool_] | None = None,
+        documents: Sequence[str] | None = None,
     ) -> list[Ranking]:
         """Per query its ``top_k`` items as numbers and scores, best first. ``vectors`` (q, dimension), one per text.
 
-        Hybrid: both channels are read to ``candidates`` and fused by reciprocal rank. A query without text (an image)
-        and a query without vector (all zeros) are matched by what they have.
+        ``allowed`` is what :meth:`allowed` made of the filter, ``documents`` the names in it. Hybrid: both channels are
+        read to ``candidates`` and fused by reciprocal rank. A query without text (an image) and a query without vector
+        (all zeros) are matched by what they have.
         """
+        if isinstance(documents, str):
+            documents = [documents]
         settings = self._settings
         depth = max(top_k, settings.candidates) if settings.hybrid else top_k
-        by_vector = self._nearest(vectors, depth, allowed)
+        by_vector = self._nearest(vectors, depth, allowed, documents)
         if not settings.hybrid:
             return by_vector
         fused = []
@@ -154,12 +154,11 @@ class Collection:
             fused.append(reciprocal_rank(channels, settings.rrf_k, top_k))
         return fused
 
-    def _nearest(self, vectors: Vectors, k: int, allowed: NDArray[np.bool_] | None) -> list[Ranking]:
-        admitted = None if allowed is None else allowed[self._vector_items]
-        nothing = (np.zeros(0, np.int64), np.zeros(0, np.float32))
+    def _nearest(
+        self, vectors: Vectors, k: int, allowed: NDArray[np.bool_] | None, documents: Sequence[str] | None
+    ) -> list[Ranking]:
         asked = np.flatnonzero(vectors.any(axis=1))
-        found = iter(self._vectors.search(vectors[asked], k, admitted))
-        rankings = [nothing] * len(vectors)
-        for query, (rows, scores) in zip(asked, found, strict=True):
-            rankings[query] = (self._vector_items[rows], scores)
+        rankings = [nothing() for _ in vectors]
+        for query, found in zip(asked, self._vectors.search(vectors[asked], k, allowed, documents), strict=True):
+            rankings[query] = found
         return rankings

@@ -54,6 +54,16 @@ class Segment(Record):
     files: dict[str, FileSum]
     removed: tuple[int, ...] = ()
 
+    @property
+    def items_sum(self) -> str:
+        """The sha256 of the file that lists its items."""
+        return next(file.sha256 for name, file in self.files.items() if name.endswith(("items.jsonl", "_list.jsonl")))
+
+    @property
+    def vectors_sum(self) -> str:
+        """The sha256 of the file that its vectors are in."""
+        return next(file.sha256 for name, file in self.files.items() if name.endswith((".npy", ".bin")))
+
 
 class Manifest(Record):
     """``corpus`` is where page images and OCR results lie, as a portable path (see :func:`portable`)."""

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,6 @@ from search_engine.index_records import (
     resolved,
 )
 from search_engine.lexical import Postings, merge_postings
-from search_engine.models.base import Vectors
 from vrag.errors import IndexCorrupt, IndexError_, IndexMismatch
 from vrag.geometry import Box
 
@@ -94,8 +93,8 @@ def _sum_line(body: bytes) -> str:
     return json.dumps({"sha256": hashlib.sha256(body).hexdigest()})
 
 
-def _check(path: Path, expected: FileSum) -> None:
-    """Refuse a file that is not the one that was committed."""
+def check_file(path: Path, expected: FileSum) -> None:
+    """Raise :class:`IndexCorrupt` for a file that is not the one that was committed."""
     try:
         size = path.stat().st_size
         if size != expected.size:
@@ -120,6 +119,33 @@ def check_model(index: Path, built: ModelKey, wanted: ModelKey) -> None:
         )
 
 
+class OpenSegment(Protocol):
+    """A part of an index, opened for reading. ``items`` and ``vectors`` have its rows, those of removed sources included."""
+
+    @property
+    def segment(self) -> Segment: ...
+
+    @property
+    def sources(self) -> Sequence[SourceRecord]: ...
+
+    @property
+    def items(self) -> Sequence[StoredItem]: ...
+
+    @property
+    def vectors(self) -> NDArray[np.floating]:
+        """(n, dimension), float32 or float16."""
+
+    @property
+    def postings(self) -> Postings: ...
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """Which rows are not tombstoned, (n,)."""
+
+    def text(self, row: int) -> StoredText:
+        """The text of one row."""
+
+
 class StoredSegment:
     """One verified segment, opened for reading. Rows are those of ``items.jsonl``, tombstoned ones included."""
 
@@ -127,11 +153,11 @@ class StoredSegment:
         self.segment = segment
         self._folder = folder
         for name, expected in segment.files.items():
-            _check(folder / name, expected)
+            check_file(folder / name, expected)
         self.sources = tuple(_read_records(folder / "sources.jsonl", SourceRecord))
         self.items = tuple(_read_records(folder / "items.jsonl", StoredItem))
-        #: float32 (n, dimension), mapped from disk.
-        self.vectors: Vectors = np.load(folder / "vectors.npy", mmap_mode="r" if segment.items else None)
+        #: (n, dimension), mapped from disk.
+        self.vectors: NDArray[np.floating] = np.load(folder / "vectors.npy", mmap_mode="r" if segment.items else None)
         with np.load(folder / "postings.npz") as arrays:
             self.postings = Postings(**arrays)
         self._text = _Lines(folder / "text.jsonl")
@@ -189,7 +215,7 @@ class StoredIndex:
 
     path: Path
     manifest: Manifest
-    segments: tuple[StoredSegment, ...]
+    segments: tuple[OpenSegment, ...]
 
     def media(self, stored: StoredItem) -> Path | None:
         return None if stored.media is None else resolved(stored.media, self.path)
@@ -294,7 +320,7 @@ class IndexWriter:
         """Copy what is alive into new segments of about ``segment_items`` items and drop the rest. Order and ids stay."""
         old = read_index(self.path).segments
         written: list[Segment] = []
-        pending: list[StoredSegment] = []
+        pending: list[OpenSegment] = []
         serial = self._next_serial()
         for position, segment in enumerate(old):
             pending.append(segment)
@@ -327,8 +353,8 @@ class IndexWriter:
         for name, expected in segment.files.items():
             path = folder / name
             if not path.exists() or path.stat().st_size != expected.size:
-                _check(path, expected)
-        _check(folder / "sources.jsonl", segment.files["sources.jsonl"])
+                check_file(path, expected)
+        check_file(folder / "sources.jsonl", segment.files["sources.jsonl"])
         return tuple(_read_records(folder / "sources.jsonl", SourceRecord))
 
     def _next_serial(self) -> int:
@@ -348,7 +374,7 @@ class IndexWriter:
         }
         try:
             folder.mkdir(parents=True)
-            sums = {file: _write(folder / file, content) for file, content in files.items()}
+            sums = {file: write_file(folder / file, content) for file, content in files.items()}
             _sync_folder(folder)
             _sync_folder(folder.parent)
             _sync_folder(self.path)
@@ -361,7 +387,7 @@ class IndexWriter:
         body = json.dumps(manifest.model_dump(mode="json"), ensure_ascii=False, indent=1).encode() + b"\n"
         new = self.path / f"{MANIFEST}.new"
         try:
-            _write(new, _sum_line(body).encode() + b"\n" + body)
+            write_file(new, _sum_line(body).encode() + b"\n" + body)
             os.replace(new, self.path / MANIFEST)
             _sync_folder(self.path)
         except OSError as error:
@@ -389,7 +415,8 @@ def _lock(path: Path) -> io.FileIO:
     return file
 
 
-def _write(path: Path, content: bytes) -> FileSum:
+def write_file(path: Path, content: bytes) -> FileSum:
+    """Write a file through to the disk."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -444,7 +471,7 @@ def _npz(arrays: Mapping[str, NDArray[np.generic]]) -> bytes:
     return buffer.getvalue()
 
 
-def _merged(segments: Sequence[StoredSegment]) -> SegmentData:
+def _merged(segments: Sequence[OpenSegment]) -> SegmentData:
     """The live rows of several segments as one."""
     sources: list[SourceRecord] = []
     items: list[StoredItem] = []

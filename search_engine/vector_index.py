@@ -14,7 +14,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,21 +36,26 @@ _ROWS = 1024
 
 
 class VectorIndex(Protocol):
-    """Vectors numbered 0, 1, ... in the order in which they were added."""
+    """Vectors numbered 0, 1, ... in the order in which they were given. May be searched by many threads at once."""
 
     @property
     def dimension(self) -> int: ...
 
     def __len__(self) -> int: ...
 
-    def add(self, vectors: Vectors) -> None:
-        """Append rows of shape ``(n, dimension)``. Raises :class:`ModelError` for a row that is not finite."""
-
-    def search(self, queries: Vectors, k: int, allowed: NDArray[np.bool_] | None = None) -> list[Ranking]:
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        allowed: NDArray[np.bool_] | None = None,
+        documents: Sequence[str] | None = None,
+    ) -> list[Ranking]:
         """Per query the numbers and the scores of its ``k`` best rows (fewer when there are fewer), best first.
 
-        ``allowed`` (n,) restricts the rows. Equal scores come by number. Raises :class:`ModelError` for a query
-        vector that is not finite; nothing in a ranking is ever NaN or a placeholder.
+        ``allowed`` (n,) restricts the rows. ``documents`` names the documents that the restriction comes from, for an
+        index in another process, which is asked by name. Scores are exact inner products, whatever found the rows;
+        equal ones come by number. Raises :class:`ModelError` for a query vector that is not finite; nothing in a
+        ranking is ever NaN or a placeholder.
         """
 
 
@@ -58,7 +63,7 @@ class FlatIndex:
     """Exact search over float32 vectors in FAISS (``IndexFlatIP``)."""
 
     def __init__(self, dimension: int) -> None:
-        self._faiss = _faiss()
+        self._faiss = load_faiss()
         self._index = self._faiss.IndexFlatIP(dimension)
 
     @property
@@ -69,23 +74,30 @@ class FlatIndex:
         return int(self._index.ntotal)
 
     def add(self, vectors: Vectors) -> None:
-        vectors = _checked(vectors, self.dimension, "a document's vector")
+        """Append rows of shape ``(n, dimension)``. Raises :class:`ModelError` for a row that is not finite."""
+        vectors = checked(vectors, self.dimension, "a document's vector")
         if len(vectors):
             self._index.add(vectors)
 
-    def search(self, queries: Vectors, k: int, allowed: NDArray[np.bool_] | None = None) -> list[Ranking]:
-        queries = _checked(queries, self.dimension, "the query's vector")
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        allowed: NDArray[np.bool_] | None = None,
+        documents: Sequence[str] | None = None,
+    ) -> list[Ranking]:
+        queries = checked(queries, self.dimension, "the query's vector")
         numbers = np.arange(len(self)) if allowed is None else np.flatnonzero(allowed)
         k = min(k, len(numbers))
         if k <= 0:
-            return [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
+            return [nothing() for _ in queries]
         # Few rows are gathered; of many, all are multiplied and the rest is left out.
         gathered = len(numbers) * 8 < len(self)
         matrix = self._matrix[numbers] if gathered else self._matrix
         rankings = []
-        for query, scores in zip(queries, _products(matrix, queries), strict=True):
+        for query, scores in zip(queries, products(matrix, queries), strict=True):
             admitted = scores if gathered or allowed is None else scores[numbers]
-            rankings.append(self._ranked(query, numbers[_leading(admitted, k)], k))
+            rankings.append(ranked(self._matrix.__getitem__, query, numbers[leading(admitted, k)], k))
         return rankings
 
     @property
@@ -94,16 +106,24 @@ class FlatIndex:
         flat = self._faiss.rev_swig_ptr(self._index.get_xb(), len(self) * self.dimension)
         return np.asarray(flat, np.float32).reshape(len(self), self.dimension)
 
-    def _ranked(self, query: Vectors, rows: NDArray[np.int64], k: int) -> Ranking:
-        # Row by row in double precision: independent of the batch, of threads, and of where a row lies.
-        exact = query.astype(np.float64)
-        blocks = (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
-        scores = np.concatenate([(self._matrix[block] * exact).sum(axis=1) for block in blocks]).astype(np.float32)
-        order = np.lexsort((rows, -scores))[:k]
-        return rows[order], scores[order]
+
+def ranked(take: Callable[[NDArray[np.int64]], Vectors], query: Vectors, rows: NDArray[np.int64], k: int) -> Ranking:
+    """The ``k`` best of the candidates ``rows``; ``take`` gives the vectors of rows."""
+    if not len(rows):
+        return nothing()
+    # Row by row in double precision: independent of the batch, of threads, and of where a row lies.
+    exact = query.astype(np.float64)
+    blocks = (rows[start : start + _ROWS] for start in range(0, len(rows), _ROWS))
+    scores = np.concatenate([(take(block) * exact).sum(axis=1) for block in blocks]).astype(np.float32)
+    order = np.lexsort((rows, -scores))[:k]
+    return rows[order], scores[order]
 
 
-def _products(matrix: Vectors, queries: Vectors) -> Iterator[Vectors]:
+def nothing() -> Ranking:
+    return np.zeros(0, np.int64), np.zeros(0, np.float32)
+
+
+def products(matrix: Vectors, queries: Vectors) -> Iterator[Vectors]:
     """The scores of all rows, query by query."""
     block = max(1, _BLOCK // len(matrix))
     for start in range(0, len(queries), block):
@@ -111,12 +131,14 @@ def _products(matrix: Vectors, queries: Vectors) -> Iterator[Vectors]:
         yield from (matrix @ query for query in some) if len(some) <= _SINGLE else some @ matrix.T
 
 
-def _leading(scores: Vectors, k: int) -> NDArray[np.int64]:
+def leading(scores: Vectors, k: int) -> NDArray[np.int64]:
+    """Where the ``k`` best scores stand, and those so near to the last of them that rounding may have put them behind."""
     kth = np.partition(scores, len(scores) - k)[len(scores) - k]
     return np.flatnonzero(scores >= kth - _ROUNDING)
 
 
-def _checked(vectors: Vectors, dimension: int, what: str) -> Vectors:
+def checked(vectors: Vectors, dimension: int, what: str) -> Vectors:
+    """Vectors as a contiguous float32 array; raises :class:`ModelError` for another width or a value that is not finite."""
     vectors = np.ascontiguousarray(vectors, np.float32)
     if vectors.ndim != 2 or vectors.shape[1] != dimension:
         raise ModelError(f"{what} has the shape {vectors.shape}, the index holds {dimension} dimensions")
@@ -125,7 +147,7 @@ def _checked(vectors: Vectors, dimension: int, what: str) -> Vectors:
     return vectors
 
 
-def _faiss() -> Any:
+def load_faiss() -> Any:
     """The library, imported late because it takes a third of a second."""
     try:
         import faiss
