@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -22,3 +24,27 @@ class RetrievalSettings(BaseSettings):
     )
     lexical_weight: float = Field(default=1.0, ge=0, description="weight of BM25 in the fusion")
     candidates: int = Field(default=100, ge=1, description="how deep each channel is read before fusing")
+    vectors: Literal["flat", "fp16", "sq8", "ivf", "hnsw", "milvus"] = Field(
+        default="flat",
+        description="how vectors are searched: flat is exact; fp16, sq8, ivf and hnsw are derived from the index and kept in it",
+    )
+    mapped: bool = Field(
+        default=False, description="flat: leave the vectors on disk and read them through the page cache"
+    )
+    device: str = Field(
+        default="cpu", description='where vectors are searched: "cpu", "cuda", "cuda:1"; flat, fp16, ivf'
+    )
+    ivf_probes: int = Field(default=32, ge=1, description="ivf: lists that a query looks into")
+    hnsw_depth: int = Field(default=64, ge=1, description="hnsw: how many nodes a search keeps in view")
+    exact_rows: int = Field(
+        default=4096,
+        ge=0,
+        description="so many vectors are searched exactly instead of by a derived index, or beside it",
+    )
+    milvus_uri: str | None = Field(
+        default=None, description="milvus: http://host:19530, or the path of a local file (Milvus Lite)"
+    )
+    milvus_token: SecretStr | None = Field(default=None, description='milvus: "user:password" or an API key')
+    rerank_depth: int = Field(
+        default=20, ge=1, description="hits that a reranker looks at unless a search says how many"
+    )
