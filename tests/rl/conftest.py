@@ -1,0 +1,40 @@
+"""Tiny checkpoints of both families, made once. Without torch and transformers these tests are skipped as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+FAMILIES = ("qwen2_5_vl", "qwen3_vl")
+
+
+class Checkpoint:
+    """A folder and what is loaded from it."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        from vrag_agent.template import ChatTemplate
+
+        self.folder = folder
+        self.processor: Any = AutoProcessor.from_pretrained(folder)
+        self.model: Any = AutoModelForImageTextToText.from_pretrained(folder)
+        self.template = ChatTemplate(self.processor)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoint]:
+    from vrag_agent.tiny.checkpoint import make_checkpoint
+
+    root = tmp_path_factory.mktemp("checkpoints")
+    return {family: Checkpoint(make_checkpoint(family, root / family)) for family in FAMILIES}
+
+
+@pytest.fixture(params=FAMILIES)
+def tiny(request: pytest.FixtureRequest, checkpoints: dict[str, Checkpoint]) -> Checkpoint:
+    return checkpoints[request.param]
