@@ -1,0 +1,116 @@
+"""Train an agent: ``python -m vrag_agent.train [--config-name grpo] [--dry-run] [--no-preflight] key=value ...``
+
+The configuration is verl's own plus the section ``vrag`` (see vrag_agent/settings.py); ``--config-name`` takes one of
+vrag_agent/config. ``--dry-run`` prints all of it, resolved, and starts nothing. Before a start the services and the data are
+looked at (vrag_agent/preflight.py). Ctrl-C ends the run at once; the latest checkpoint stays, and the same command goes on
+from it (trainer.resume_mode=auto).
+
+Exit status: 0 done, 1 the run failed, 2 something is wrong with the configuration or a service, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from vrag.errors import VragError
+from vrag_agent import settings as training
+
+log = logging.getLogger("vrag_agent.train")
+
+_OURS = {"--dry-run", "--no-preflight"}
+
+
+def main() -> None:
+    """The command line."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    flags = _OURS & set(sys.argv[1:])
+    sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if argument not in _OURS)]
+
+    @hydra.main(config_path="config", config_name="grpo", version_base=None)
+    def composed(config: DictConfig) -> None:
+        sys.exit(_run(config, flags))
+
+    composed()
+
+
+def _run(config: DictConfig, flags: set[str]) -> int:
+    try:
+        settings = training.read(OmegaConf.to_container(config.vrag, resolve=True))  # type: ignore[arg-type]
+        complete(config)
+        if "--dry-run" in flags:
+            sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
+            return 0
+        if settings.preflight and "--no-preflight" not in flags:
+            from vrag_agent import preflight
+
+            problems = preflight.check(config, settings)
+            if problems:
+                sys.stderr.write("The run was not started:\n" + "".join(f"- {problem}\n" for problem in problems))
+                return 2
+    except VragError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return _train(config)
+
+
+def complete(config: DictConfig) -> None:
+    """Fill in what follows from the rest: paths of this package, the device's environment."""
+    agent = config.actor_rollout_ref.rollout.agent
+    with open_dict(config):
+        if agent.agent_loop_config_path is None:
+            agent.agent_loop_config_path = str(Path(__file__).parent / "verl_plugin" / "agent_loops.yaml")
+
+
+def _train(config: DictConfig) -> int:
+    if config.trainer.device == "cpu":
+        # Ray's processes inherit both: our platform, and the engines that verl registers for CUDA alone.
+        os.environ["VRAG_DEVICE"] = "cpu"
+        os.environ["VERL_ENGINE_DEVICE"] = "cuda"
+    # Ray starts its workers at nice 15: beside any other load a rollout would starve.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    import ray
+    from verl.trainer.main_ppo import run_ppo
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    from vrag_agent.verl_plugin import assert_loaded, cpu_platform
+    from vrag_agent.verl_plugin.task_runner import EpisodeTaskRunner
+
+    assert_loaded()
+    if config.trainer.device == "cpu":
+        cpu_platform.install()  # Hydra has imported verl to find its configuration, before the device was known
+    validate_config(
+        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+    )
+    try:
+        run_ppo(config, task_runner_class=EpisodeTaskRunner)
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"Interrupted. What was saved stays in {config.trainer.default_local_dir}; the same command goes on from there.\n"
+        )
+        return 130
+    except ray.exceptions.RayTaskError as error:
+        log.error("%s", error)
+        sys.stderr.write(f"The run failed: {_reason(error)}\n")
+        return 1
+    finally:
+        if ray.is_initialized():
+            ray.shutdown()
+    return 0
+
+
+def _reason(error: Any) -> str:
+    """The first cause, in one line."""
+    cause = error.cause if getattr(error, "cause", None) is not None else error
+    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+
+
+if __name__ == "__main__":
+    main()

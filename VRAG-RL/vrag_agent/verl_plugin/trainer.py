@@ -1,0 +1,173 @@
+"""verl's synchronous trainer with our sampler, our worker, and GGPO's masks and loss.
+
+``trainer.v1.trainer_mode`` stays ``sync``: verl compares that word in several places, and a trainer under a name of its own
+silently gets the sampler of the asynchronous modes. So this class is made by our own task runner instead of being registered.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+import ray
+import torch
+import transfer_queue as tq
+from omegaconf import OmegaConf
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.utils import Role
+from verl.trainer.ppo.v1 import PPOTrainerSync
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+
+from vrag.errors import ConfigError
+from vrag_agent import settings as training
+from vrag_agent.loss import normaliser
+from vrag_agent.scoring import Mark, counts_of_masked
+from vrag_agent.verl_plugin.ggpo import ggpo_loss
+from vrag_agent.verl_plugin.workers import EpisodeWorker
+
+log = logging.getLogger(__name__)
+
+
+class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
+    """See the module's text."""
+
+    def __init__(self, config: Any) -> None:
+        if config.trainer.v1.trainer_mode != "sync":
+            raise ConfigError("trainer.v1.trainer_mode has to be sync: the other modes are not supported here.")
+        self.settings = training.read(OmegaConf.to_container(config.vrag, resolve=True))
+        super().__init__(config)
+        actor = config.actor_rollout_ref.actor
+        train, mini = config.data.train_batch_size, actor.ppo_mini_batch_size
+        if train % mini:
+            raise ConfigError(f"data.train_batch_size ({train}) has to be a multiple of ppo_mini_batch_size ({mini}).")
+        self._updates = train // mini
+        """Optimizer steps per rollout, however many samples the trajectories turn out to be."""
+
+    def init(self) -> None:
+        super().init()
+        if self.settings.ggpo.enable:
+            actor = self.config.actor_rollout_ref.actor
+            low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
+            high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
+            kl = actor.kl_loss_coef if actor.use_kl_loss else 0.0
+            loss = self.settings.loss(low, high, None, kl)
+            self.actor_rollout_wg.set_loss_fn(functools.partial(ggpo_loss, settings=loss))
+            log.info("GGPO: %s", loss)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        for role in (Role.Actor, Role.ActorRollout, Role.ActorRolloutRef, Role.RefPolicy):
+            if role in self.role_worker_mapping:
+                self.role_worker_mapping[role] = ray.remote(EpisodeWorker)
+
+    def _validate(self) -> dict[str, float]:
+        metrics: dict[str, float] = super()._validate()
+        counts = {name.replace("rollout/", "val-aux/rollout/"): value for name, value in self._counts().items()}
+        return {**metrics, **counts}
+
+    def _counts(self) -> dict[str, float]:
+        return dict(getattr(self.replay_buffer, "last_counts", {}))
+
+    # The update
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """Rows are filled up to whole mini-batches of equal size on every rank."""
+        return dp_size * self._updates
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        batch = super()._compute_advantage(batch, metrics)
+        fields = ["response_mask", "advantages", "extra_fields", "rm_scores"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        extras = [dict(getattr(one, "data", one)) for one in _listed(data["extra_fields"])]
+        metrics.update(_reward_metrics(batch, extras, [float(row.sum()) for row in data["rm_scores"].unbind()]))
+        if not self.settings.ggpo.enable:
+            return batch
+        masks = [row.clone() for row in data["response_mask"].unbind()]
+        advantages = [row.clone() for row in data["advantages"].unbind()]
+        segments = [torch.full_like(mask, -1) for mask in masks]
+        # Rows that only fill up the batch repeat another row's fields; they have no token to learn from.
+        rows = [
+            [] if tag.get("is_padding") else [Mark(s, e, n, bool(m)) for s, e, n, m in extra.get("marks") or ()]
+            for extra, tag in zip(extras, batch.tags, strict=True)
+        ]
+        for row, mask, advantage, segment in zip(rows, masks, advantages, segments, strict=True):
+            for mark in row:
+                segment[mark.start : mark.end] = mark.segment
+                if mark.masked:
+                    mask[mark.start : mark.end] = 0
+                    advantage[mark.start : mark.end] = 0
+        masked_segments, masked_tokens = counts_of_masked(rows)
+        padded_mask = torch.nn.utils.rnn.pad_sequence(masks, batch_first=True)
+        padded_segments = torch.nn.utils.rnn.pad_sequence(segments, batch_first=True, padding_value=-1)
+        count = normaliser(padded_mask, padded_segments, self.settings.ggpo.aggregation)
+        self._loss_count = count / self._updates
+        metrics.update(
+            {
+                "ggpo/segments": float(normaliser(padded_mask, padded_segments, "segment-mean")),
+                "ggpo/masked_segments": float(masked_segments),
+                "ggpo/masked_tokens": float(masked_tokens),
+                "ggpo/learnt_tokens": float(padded_mask.sum()),
+            }
+        )
+        out = TensorDict(
+            {
+                "response_mask": _nested(masks),
+                "loss_mask": _nested(masks),
+                "advantages": _nested(advantages),
+                "segments": _nested(segments),
+            },
+            batch_size=len(batch),
+        )
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=out)
+
+    def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """As verl's, but the number of optimizer steps is fixed and the size of the mini-batches follows from the rows."""
+        actor = self.config.actor_rollout_ref.actor
+        rows = len(batch) // self._updates
+        batch.extra_info.update(
+            {
+                "calculate_entropy": actor.calculate_entropy or actor.entropy_coeff != 0.0,
+                "distillation_use_topk": False,
+                "distillation_only": False,
+                "global_batch_size": rows,
+                "mini_batch_size": rows,
+                "epochs": actor.ppo_epochs,
+                "seed": actor.data_loader_seed,
+                "dataloader_kwargs": {"shuffle": actor.shuffle},
+                "temperature": self.config.actor_rollout_ref.rollout.temperature,
+            }
+        )
+        if self.settings.ggpo.enable:
+            batch.extra_info["loss_count"] = self._loss_count
+        output = rename_dict(self.actor_rollout_wg.update_actor(batch)["metrics"], "actor/")
+        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        metrics.update(reduce_metrics(output))
+        return batch
+
+
+def _reward_metrics(batch: KVBatchMeta, extras: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
+    """Means over trajectories of the parts of the reward and of what happened."""
+    once: dict[str, tuple[dict[str, float], float]] = {}
+    for key, tag, extra, reward in zip(batch.keys, batch.tags, extras, rewards, strict=True):
+        if not tag.get("is_padding"):
+            once[key.rsplit("_", 1)[0]] = (dict(extra.get("reward_extra_info") or {}), reward)
+    if not once:
+        return {}
+    out = {"reward/total": sum(reward for _, reward in once.values()) / len(once)}
+    names = {name for info, _ in once.values() for name in info}
+    for name in sorted(names):
+        values = [info[name] for info, _ in once.values() if name in info]
+        out[f"reward/{name}"] = sum(values) / len(values)
+    out["rollout/samples_per_trajectory"] = sum(not tag.get("is_padding") for tag in batch.tags) / len(once)
+    return out
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values.tolist()) if hasattr(values, "tolist") else list(values)
+
+
+def _nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
