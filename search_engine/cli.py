@@ -67,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("index", type=Path)
     search.add_argument("query")
     search.add_argument("--top-k", type=int, default=5)
+    search.add_argument("--reranker", help="a reranker's checkpoint, for a second look at what was found")
+    search.add_argument("--rerank", type=int, metavar="N", help="hits that the reranker looks at (default: 20)")
     return parser
 
 
@@ -145,9 +147,10 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _search(options: argparse.Namespace) -> None:
-    engine = SearchEngine(options.model)
+    engine = SearchEngine(options.model, reranker=options.reranker)
     engine.load_index(options.index)
-    for hit in engine.retrieve([options.query], options.top_k)[0]:
+    rerank = options.rerank if options.rerank is not None else options.reranker is not None
+    for hit in engine.retrieve([options.query], options.top_k, rerank=rerank)[0]:
         _say(f"{hit.score:.4f}  {hit.item.id}  ({hit.item.label})")
 
 

@@ -9,6 +9,7 @@ On the command line: ``python -m search_engine.search_engine build docs docs_ind
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,17 +19,21 @@ from typing import Any
 import numpy as np
 
 from search_engine.builder import BuildOptions, BuildReport, compact_index, remove_documents, update_index
-from search_engine.collection import Collection, Ranking
+from search_engine.collection import Collection
 from search_engine.documents import Line
 from search_engine.index_records import ModelKey
 from search_engine.index_store import StoredIndex, read_index, read_manifest
-from search_engine.models.base import Embedder, Query, sees_pictures
-from search_engine.models.registry import load_model
+from search_engine.models.base import Document, Embedder, PairScorer, Query, close, reads, sees_pictures
+from search_engine.models.registry import load_model, load_pair_scorer
 from search_engine.moments import best_moment
 from search_engine.progress import OnProgress, reporting
+from search_engine.reranking import NO_RERANKER, Reranked, depth_of, second_look
 from search_engine.settings import RetrievalSettings
+from search_engine.vector_index import Ranking
 from vrag.errors import ConfigError, ModelError, RetrieverError, VragError
 from vrag.items import Hit, Item
+
+log = logging.getLogger(__name__)
 
 StrPath = str | os.PathLike[str]
 
@@ -36,20 +41,39 @@ StrPath = str | os.PathLike[str]
 class SearchEngine:
     """One embedding model and the indexes that are loaded with it.
 
-    ``model`` is ``"text_page"``, the name or folder of a checkpoint, or an embedder. Searching is thread-safe, and a
-    search under way keeps the state it began with when another is loaded.
+    ``model`` is ``"text_page"``, the name or folder of a checkpoint, or an embedder; ``reranker`` the name or folder of a
+    reranker's checkpoint, or a scorer, for searches with ``rerank=``. Searching is thread-safe, and a search under way
+    keeps the state it began with when another is loaded. :meth:`close` it, or use it as a context manager, when its
+    model holds connections.
 
-    Raises :class:`ConfigError` when the model or a setting cannot be used.
+    Raises :class:`ConfigError` when a model or a setting cannot be used.
     """
 
     def __init__(
-        self, model: str | Embedder = "text_page", *, settings: RetrievalSettings | None = None, **model_options: Any
+        self,
+        model: str | Embedder = "text_page",
+        *,
+        settings: RetrievalSettings | None = None,
+        reranker: str | PairScorer | None = None,
+        **model_options: Any,
     ) -> None:
         self.embedder: Embedder = load_model(model, **model_options) if isinstance(model, str) else model
+        self.reranker: PairScorer | None = load_pair_scorer(reranker) if isinstance(reranker, str) else reranker
         self.settings = settings or RetrievalSettings()
         self._loading = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._collection = self._collect({})
+
+    def close(self) -> None:
+        """Close the connections that the models hold, those of models handed in as well; the engine is not used after."""
+        close(self.embedder)
+        close(self.reranker)
+
+    def __enter__(self) -> SearchEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     # ------------------------------------------------------------------------------------------------------- building
 
@@ -180,20 +204,19 @@ class SearchEngine:
         top_k: int = 3,
         corpus: str | Sequence[str] | None = None,
         documents: Sequence[str] | None = None,
+        rerank: bool | int = False,
     ) -> list[list[Hit]]:
         """One ranked list of at most ``top_k`` hits per query, best first.
 
         ``corpus`` and ``documents`` (file names) restrict what is searched. Scores are comparable within one query:
-        fused reciprocal ranks between 0 and 1, or cosines with ``hybrid`` off.
+        fused scores between 0 and 1, or cosines with ``hybrid`` off. ``rerank``: look again at the best
+        ``settings.rerank_depth`` hits, or at so many, with the reranker, whose scores they get then; without one, or
+        when it fails, the order stays and the log says so.
 
         Raises :class:`ConfigError` for ``top_k`` below 1 or an unknown corpus or document, :class:`ModelError` when
         the model gives something that is no vector.
         """
-        collection = self._collection
-        return [
-            [Hit(item=_found(collection, row, query), score=float(score)) for row, score in zip(*ranking, strict=True)]
-            for query, ranking in self._rank(collection, queries, top_k, corpus, documents)
-        ]
+        return [found.hits for _, found in self._find(self._collection, queries, top_k, corpus, documents, rerank)]
 
     def search(
         self,
@@ -201,21 +224,58 @@ class SearchEngine:
         top_k: int = 3,
         search_corpus: str | Sequence[str] | None = None,
         documents: Sequence[str] | None = None,
+        rerank: bool | int = False,
     ) -> list[dict[str, list[Any]]]:
         """The same in the published form: per query ``{"score": [...], "indice": [...], "data": [...]}``.
 
         ``indice`` is an item's number among all that are loaded; ``data`` describes it, with ``file_path`` on this
-        machine.
+        machine. ``"notes"`` is there when reranking was asked for and something of it did not work: sentences.
         """
         collection = self._collection
-        return [
-            {
-                "score": [float(score) for score in scores],
-                "indice": [int(row) for row in rows],
-                "data": [_published(collection, row, query) for row in rows],
+        answers = []
+        for _, found in self._find(collection, queries, top_k, search_corpus, documents, rerank):
+            answer: dict[str, list[Any]] = {
+                "score": [hit.score for hit in found.hits],
+                "indice": [collection.position(hit.item.id) for hit in found.hits],
+                "data": [_published(hit.item, collection.media_path(hit.item.id)) for hit in found.hits],
             }
-            for query, (rows, scores) in self._rank(collection, queries, top_k, search_corpus, documents)
-        ]
+            answers.append({**answer, "notes": list(found.notes)} if found.notes else answer)
+        return answers
+
+    def rerank_depth(self, rerank: bool | int, top_k: int) -> int:
+        """How many hits a search with ``rerank`` looks at again (0: none); raises :class:`ConfigError` below 1."""
+        return depth_of(rerank, top_k, self.settings.rerank_depth)
+
+    def rerank(self, query: str | Query, hits: Sequence[Hit], top_k: int) -> Reranked:
+        """The best ``top_k`` of ``hits`` by the reranker; see :func:`search_engine.reranking.second_look`. Raises nothing."""
+        return self._reranked(self._collection, Query(text=query) if isinstance(query, str) else query, hits, top_k)
+
+    def _reranked(self, collection: Collection, query: Query, hits: Sequence[Hit], top_k: int) -> Reranked:
+        if self.reranker is None:
+            log.warning(NO_RERANKER)
+            return Reranked(list(hits[:top_k]), (NO_RERANKER,))
+        found = second_look(self.reranker, query, hits, [_document(collection, hit.item) for hit in hits])
+        return Reranked(found.hits[:top_k], found.notes)
+
+    def _find(
+        self,
+        collection: Collection,
+        queries: Sequence[str | Query],
+        top_k: int,
+        corpus: str | Sequence[str] | None,
+        documents: Sequence[str] | None,
+        rerank: bool | int,
+    ) -> list[tuple[Query, Reranked]]:
+        depth = self.rerank_depth(rerank, top_k)
+        reach = depth if depth and self.reranker is not None else top_k
+        answers = []
+        for query, ranking in self._rank(collection, queries, reach, corpus, documents):
+            hits = [
+                Hit(item=_found(collection, row, query), score=float(score))
+                for row, score in zip(*ranking, strict=True)
+            ]
+            answers.append((query, self._reranked(collection, query, hits, top_k) if depth else Reranked(hits)))
+        return answers
 
     def _rank(
         self,
@@ -237,10 +297,14 @@ class SearchEngine:
             raise ConfigError(
                 f"{self.model_name} reads text alone; to search by picture, build the index with a visual model"
             )
-        vectors = np.asarray(self.embedder.embed_queries(asked), np.float32)
+        vectors = np.array(self.embedder.embed_queries(asked), np.float32)
         if vectors.shape != (len(asked), self.embedder.dimension):
             raise ModelError(f"{self.embedder.name} gave {vectors.shape} for {len(asked)} queries; it cannot be used")
-        rankings = collection.search([query.text for query in asked], vectors, top_k, allowed)
+        if self.settings.hybrid:
+            # A model that cannot read a question gives a vector all the same; BM25 is not to be disturbed by it.
+            unread = [query.image is None and not reads(self.embedder, query.text or "") for query in asked]
+            vectors[unread] = 0.0
+        rankings = collection.search([query.text for query in asked], vectors, top_k, allowed, documents)
         return list(zip(asked, rankings, strict=True))
 
     # ---------------------------------------------------------------------------------------------------------- state
@@ -283,6 +347,10 @@ class SearchEngine:
     @property
     def dimension(self) -> int:
         return self.embedder.dimension
+
+    @property
+    def reranker_name(self) -> str | None:
+        return None if self.reranker is None else self.reranker.name
 
     @property
     def sees_pictures(self) -> bool:
@@ -328,9 +396,22 @@ def _found(collection: Collection, row: int, query: Query) -> Item:
     )
 
 
-def _published(collection: Collection, row: int, query: Query) -> dict[str, Any]:
-    item = _found(collection, row, query)
-    path = collection.media_path(item.id)
+def _document(collection: Collection, item: Item) -> Document:
+    """What a reranker may look at; an item that is not loaded any more has nothing to be looked at."""
+    try:
+        path = collection.media_path(item.id)
+        text = item.content or "\n".join(line.text for line in collection.lines(item.id))
+    except KeyError:
+        return Document(item.id)
+    return Document(
+        id=item.id,
+        text=text,
+        image=path if item.kind == "image" else None,
+        video=path if item.kind == "video" else None,
+    )
+
+
+def _published(item: Item, path: Path | None) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "type": item.kind,
         "id": item.id,

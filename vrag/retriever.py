@@ -85,6 +85,7 @@ class _Ranking(BaseModel):
 
 class _Answer(BaseModel):
     results: list[_Ranking]
+    notes: list[str] | None = None
 
 
 class _FrameForm(BaseModel):
@@ -122,6 +123,8 @@ class _Http:
         documents = self.settings.documents if documents is None else documents
         if corpus is not None:
             body["search_corpus"] = corpus if isinstance(corpus, str) else list(corpus)
+        if self.settings.rerank is not False:
+            body["rerank"] = self.settings.rerank
         if documents is not None:
             body["documents"] = [documents] if isinstance(documents, str) else list(documents)
         return body
@@ -165,6 +168,8 @@ class _Http:
                 f"The service at {self.settings.search_url} answered with something that is no search result ({said}). "
                 "Does search_url name a search service of this project?"
             ) from error
+        for note in answer.notes or ():
+            log.warning("%s: %s", self.settings.search_url, note[:500])
         if len(answer.results) != queries:
             raise RetrieverError(
                 f"{self.settings.search_url} answered {len(answer.results)} lists of hits to {queries} queries."

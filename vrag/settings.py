@@ -119,6 +119,11 @@ class SearchSettings(_Settings):
     search_api_key: SecretStr = Field(default=SecretStr(NO_KEY), description="the key, where the service asks for one")
     corpus: str | tuple[str, ...] | None = Field(default=None, description="search only this named corpus, or these")
     documents: str | tuple[str, ...] | None = Field(default=None, description="search only these files, by name")
+    rerank: bool | int = Field(
+        default=False,
+        union_mode="left_to_right",
+        description="let the service's reranker look again at the best hits, or at so many; needs one there",
+    )
     search_timeout: float = Field(default=30.0, gt=0, description="seconds for one request")
     search_retries: int = Field(
         default=3, ge=0, le=10, description="further attempts when the service is busy or restarting"

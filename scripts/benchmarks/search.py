@@ -138,7 +138,7 @@ def query(number: int) -> str:
 class VectorEngine:
     """The engine of the service reduced to its vectors: the embedder and the exact index, nothing else."""
 
-    version, model_name = "bench", "text_page"
+    version, model_name, reranker_name = "bench", "text_page", None
 
     def __init__(self, vectors: Vectors, embedder: Embedder) -> None:
         from search_engine.vector_index import FlatIndex

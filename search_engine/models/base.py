@@ -1,4 +1,4 @@
-"""The one protocol that every embedding model fulfils."""
+"""The protocols that every embedding model and every reranking model fulfils."""
 
 from __future__ import annotations
 
@@ -70,6 +70,38 @@ class Embedder(Protocol):
     def embed_queries(self, queries: Sequence[Query]) -> Vectors: ...
 
 
+@dataclass(slots=True)
+class Scores:
+    """One score between 0 and 1 for each document, in order; ``failed`` maps a row (whose score is 0) to its reason."""
+
+    values: NDArray[np.float32]
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class PairScorer(Protocol):
+    """A reranking model: it reads a query and a document together, which is slower and sharper than comparing vectors."""
+
+    @property
+    def name(self) -> str: ...
+
+    def score(self, query: Query, documents: Sequence[Document]) -> Scores:
+        """How well each document answers the query. A document that cannot be read fails alone."""
+
+
+def close(model: object) -> None:
+    """Let go of what a model holds (connections, devices), if it holds anything: its ``close`` is optional."""
+    closing = getattr(model, "close", None)
+    if callable(closing):
+        closing()
+
+
 def sees_pictures(embedder: Embedder) -> bool:
     """Whether queries may be pictures: the attribute of this name, which a model that reads text alone need not have."""
     return bool(getattr(embedder, "sees_pictures", False))
+
+
+def reads(embedder: Embedder, text: str) -> bool:
+    """Whether the model can read the script of ``text``: its ``reads_script``, which a model that reads all need not have."""
+    able = getattr(embedder, "reads_script", None)
+    return able is None or bool(able(text))

@@ -1,10 +1,11 @@
-"""From the name of an embedding model to the model: the one place that knows them all."""
+"""From the name of a model to the model: the one place that knows them all."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from search_engine.models.base import Embedder
+from search_engine.models.base import Embedder, PairScorer
+from vrag.errors import ConfigError
 
 TEXT_PAGE = "text_page"
 
@@ -31,3 +32,17 @@ def load_model(name_or_path: str, **options: Any) -> Embedder:
     from search_engine.models.checkpoint import load_checkpoint
 
     return load_checkpoint(name_or_path, **options)
+
+
+def load_pair_scorer(name_or_path: str, **options: Any) -> PairScorer:
+    """The reranking model of a checkpoint: a directory, or a name on the hub (Qwen3-VL-Reranker).
+
+    Raises :class:`vrag.errors.ConfigError` as :func:`load_model` does.
+    """
+    try:
+        from search_engine.models.reranker import load_reranker
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'the reranker {name_or_path} needs the package {error.name}: pip install "vrag[models]"'
+        ) from error
+    return load_reranker(name_or_path, **options)

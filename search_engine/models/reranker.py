@@ -9,14 +9,12 @@ input (they are padded behind, where causal attention cannot see it, which score
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from search_engine.models.base import Document, Query
+from search_engine.models.base import Document, Query, Scores
 from search_engine.models.checkpoint import Checkpoint, open_checkpoint
 from search_engine.models.qwen3_vl import Qwen3Vision
 from search_engine.models.visual import Content, Part, Prepared, TooLong, VisualEncoder
@@ -31,16 +29,8 @@ INSTRUCTION = "Given a search query, retrieve relevant candidates that answer th
 _TAIL = 5
 
 
-@dataclass(slots=True)
-class Scores:
-    """One score between 0 and 1 for each document, in order; ``failed`` maps a row (whose score is 0) to its reason."""
-
-    values: NDArray[np.float32]
-    failed: dict[int, str] = field(default_factory=dict)
-
-
 class Reranker(VisualEncoder):
-    """Scores documents for a query. ``vision`` options as :class:`search_engine.models.qwen3_vl.Qwen3Vision`."""
+    """:class:`search_engine.models.base.PairScorer`. ``vision`` options as :class:`search_engine.models.qwen3_vl.Qwen3Vision`."""
 
     TIMED_PAIRS = True
     NEEDS_HEAD = True

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -14,6 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from search_engine.models.base import Query
+from search_engine.reranking import Reranked
 from search_engine.service import guards
 from search_engine.service.batching import Batcher, Overloaded, Stopped
 from search_engine.service.engines import index_marks, open_indexes
@@ -38,6 +40,19 @@ def run_batch(key: SearchKey, queries: list[str | Query]) -> list[list[Hit]]:
     return engine.retrieve(queries, top_k, corpora, documents)
 
 
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """The hits of one query, waiting for the reranker. Each is itself alone: the same hits are looked at once per request."""
+
+    query: str | Query
+    hits: list[Hit]
+
+
+def run_rerank(key: tuple[Engine, int], waiting: list[Candidates]) -> list[Reranked]:
+    engine, top_k = key
+    return [engine.rerank(one.query, one.hits, top_k) for one in waiting]
+
+
 class Service:
     """The parts of one application, for its endpoints: ``request.app.state.service``."""
 
@@ -53,6 +68,11 @@ class Service:
             max_waiting=settings.max_waiting,
             max_pause=settings.max_pause,
             observe=self.metrics.batches.observe,
+        )
+        # A queue and a thread of its own: plain searches do not wait for the slower second look. One query at a time, since
+        # the hits of one fill the model's batches already, and what a client that left had waiting is dropped in between.
+        self.reranking: Batcher[tuple[Engine, int], Candidates, Reranked] = Batcher(
+            run_rerank, max_batch=1, max_waiting=settings.max_waiting
         )
         self.thumbnails = Thumbnails(settings.thumbnail_cache_bytes)
         self.decoding = asyncio.Semaphore(2)  # thumbnails made at a time: each may hold a decoded page in memory
@@ -70,6 +90,15 @@ class Service:
     ) -> list[list[Hit]]:
         names = [None if given is None else tuple(sorted(set(given))) for given in (corpora, documents)]
         return await self.batcher.submit((engine, top_k, names[0], names[1]), queries)
+
+    async def rerank(
+        self, engine: Engine, queries: Sequence[str | Query], found: Sequence[list[Hit]], top_k: int
+    ) -> list[Reranked]:
+        """The best ``top_k`` of what was found for each query, after a second look."""
+        if engine.reranker_name is None:  # nothing to wait for
+            return run_rerank((engine, top_k), [Candidates(*one) for one in zip(queries, found, strict=True)])
+        waiting = [Candidates(query, hits) for query, hits in zip(queries, found, strict=True)]
+        return await self.reranking.submit((engine, top_k), waiting)
 
     async def reload(self) -> tuple[IndexState, IndexState]:
         """Open the indexes anew and swap them in; raises what went wrong, and the old ones keep serving."""
@@ -91,11 +120,17 @@ class Service:
     async def running(self) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
+            stack.callback(self._close)
             await stack.enter_async_context(self.batcher)
+            await stack.enter_async_context(self.reranking)
             stack.push_async_callback(self._stop_tasks)
             self._start(self._load)
             yield
             self._loop = None
+
+    def _close(self) -> None:
+        if self.slot.state is not None:
+            self.slot.engine.close()
 
     def _start(self, work: Callable[[], Any]) -> None:
         task = asyncio.get_running_loop().create_task(work())

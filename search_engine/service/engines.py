@@ -49,10 +49,13 @@ def _mark(manifest: Path) -> tuple[int, int, int] | None:
 
 
 def open_indexes(settings: ServiceSettings, serving: Engine | None) -> Engine:
-    """A search engine over the indexes as they are now; it shares the embedding model of the one being served."""
+    """A search engine over the indexes as they are now; it shares the models of the one being served."""
     from search_engine.search_engine import SearchEngine
 
     paths = existing(settings)
-    engine = SearchEngine(serving.embedder if isinstance(serving, SearchEngine) else settings.model)
+    if isinstance(serving, SearchEngine):
+        engine = SearchEngine(serving.embedder, reranker=serving.reranker)
+    else:
+        engine = SearchEngine(settings.model, reranker=settings.reranker or None)
     engine.load_index(paths)
     return engine

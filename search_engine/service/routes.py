@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 from fastapi.security import APIKeyHeader, HTTPBearer
@@ -119,6 +120,16 @@ def checked_top_k(service: Service, top_k: int, name: str = "top_k") -> int:
     return top_k
 
 
+def checked_rerank(service: Service, engine: Engine, rerank: bool | int, top_k: int) -> int:
+    """How many hits of a query are looked at again; 0 for none."""
+    limit = service.settings.max_rerank
+    if rerank is not True and rerank is not False and not 1 <= rerank <= limit:
+        raise HTTPException(
+            422, f"rerank must be true, false, or between 1 and {limit}: how many hits to look at again."
+        )
+    return 0 if rerank is False else engine.rerank_depth(rerank, top_k)
+
+
 def checked_corpora(engine: Engine, names: str | Sequence[str] | None) -> list[str] | None:
     if names is None:
         return None
@@ -194,7 +205,8 @@ async def search(body: wire.SearchRequest, request: Request, service: Parts) -> 
 
     `data` names each hit by its `id`; `/items/{id}/image` serves its picture. With `vrag_ret` the answer is the
     published short form: one list of `{idx, image_file}` per query, images only. Scores compare within one query, not
-    between queries.
+    between queries. With `rerank` the best hits are read again, question and page together, and come in that order;
+    where that cannot be done, they come as they were found and `notes` says why.
     """
     engine = service.slot.engine
     if body.queries or not body.images:
@@ -205,12 +217,24 @@ async def search(body: wire.SearchRequest, request: Request, service: Parts) -> 
     if body.documents is not None and not body.documents:
         raise HTTPException(422, "documents is an empty list; leave it out to search everything.")
     queries: list[str | Example] = [*body.queries, *examples]
-    found = await search_hits(request, service, engine, queries, body.top_k, corpora, body.documents)
+    depth = checked_rerank(service, engine, body.rerank, body.top_k)
+    reach = depth if depth and engine.reranker_name else body.top_k
+    found = await search_hits(request, service, engine, queries, reach, corpora, body.documents)
+    notes: list[str] = []
+    if depth:
+        work = service.rerank(engine, queries, found, body.top_k)
+        second = await while_connected(request, work, service.settings.answer_seconds)
+        found = [one.hits for one in second]
+        notes = list(dict.fromkeys(note for one in second for note in one.notes))
     if body.vrag_ret:
-        return reply(short_lists(engine, found))
+        answer = reply(short_lists(engine, found))
+        if notes:  # this form has no place for them
+            answer.headers["X-Notes"] = quote(" ".join(notes), safe=" ,.;:'()/=-_")
+        return answer
     return reply(
         wire.SearchResponse(
-            results=[wire.ranking(hits, engine.position, lambda item_id: file_path(engine, item_id)) for hits in found]
+            results=[wire.ranking(hits, engine.position, lambda item_id: file_path(engine, item_id)) for hits in found],
+            notes=notes or None,
         )
     )
 

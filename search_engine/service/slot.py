@@ -14,6 +14,7 @@ from typing import Protocol
 
 from search_engine.documents import Line
 from search_engine.models.base import Query
+from search_engine.reranking import Reranked
 from search_engine.service.wire import IndexState
 from vrag.items import Hit, Item
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """What the service needs of a search engine; all but ``retrieve`` is quick. Unknown ids raise ``KeyError``."""
+    """What the service needs of a search engine; all but ``retrieve`` and ``rerank`` is quick. Unknown ids raise ``KeyError``."""
 
     def retrieve(
         self,
@@ -56,6 +57,19 @@ class Engine(Protocol):
     @property
     def sees_pictures(self) -> bool:
         """Whether queries may be pictures."""
+
+    @property
+    def reranker_name(self) -> str | None:
+        """The model of ``rerank``, or None where there is none."""
+
+    def rerank_depth(self, rerank: bool | int, top_k: int) -> int:
+        """How many hits a search with ``rerank`` looks at again; 0 for none."""
+
+    def rerank(self, query: str | Query, hits: Sequence[Hit], top_k: int) -> Reranked:
+        """The best ``top_k`` of ``hits`` after a second look; raises nothing."""
+
+    def close(self) -> None:
+        """Let go of what the models hold."""
 
 
 #: Opens the engine anew; it is given the one that is being served, so that it may share what does not change (the
@@ -108,4 +122,5 @@ def describe(engine: Engine) -> IndexState:
         model=engine.model_name,
         dimension=engine.dimension,
         corpora=sorted(corpora),
+        reranker=engine.reranker_name,
     )

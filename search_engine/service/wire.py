@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
 from search_engine.models.base import Query as Example
 from vrag.errors import MediaError
@@ -60,6 +60,10 @@ class SearchRequest(BaseModel):
         default=None,
         description="search only the pages of these files, by file name, e.g. report.pdf; null searches all",
     )
+    rerank: StrictBool | StrictInt = Field(
+        default=False,
+        description="look again at the best hits with the reranker, which puts them into its order: true, or how many of them",
+    )
     vrag_ret: bool = Field(default=False, description="answer in the short form: image hits only, as {idx, image_file}")
 
 
@@ -96,6 +100,7 @@ class Ranking(BaseModel):
 
 class SearchResponse(BaseModel):
     results: list[Ranking] = Field(description="one entry per query, in the order of the queries")
+    notes: list[str] | None = Field(default=None, description="what of the request was not done, and why; else absent")
 
 
 class ShortHit(BaseModel):
@@ -149,6 +154,7 @@ class IndexState(BaseModel):
     model: str
     dimension: int
     corpora: list[str]
+    reranker: str | None = Field(default=None, description="the model of `rerank`, where there is one")
 
 
 class Health(BaseModel):
