@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The model name of the extractive reader (:mod:`demo.reader`).
 READER = "extractive-reader"
 #: The reader reads by OCR and needs print that is still legible on a whole page; the published limit (0.4 MP) is made for
-#: a model that was trained at it.
-READER_MAX_PIXELS = 2048 * 28 * 28
+#: a model that was trained at it. This is VimRAG's published limit of a picture.
+READER_MAX_PIXELS = 1280 * 28 * 28
 #: What VimRAG's page speaks to where nothing else is said.
 DASHSCOPE_URL = "https://dashscope.aliyuncs.com/compatible-mode/v1"
 DASHSCOPE_MODEL = "qwen3.5-plus"

@@ -84,7 +84,7 @@ class VimragEpisode:
             raise ConfigError("The question is empty.")
         self.options = options or VimragOptions()
         self.graph = MemoryGraph(self.question, linear=self.options.history == "linear")
-        schemas = tool_schemas(parents=not self.graph.linear)
+        schemas = self._offered()
         self._tools: tuple[dict[str, object], ...] = schemas if self.options.native_tools else ()
         self._system = self._system_prompt(schemas)
         self._context: list[Message] = []
@@ -256,7 +256,7 @@ class VimragEpisode:
         if broken:
             notes.append(f"What cannot be shown because it is damaged: {harmless(', '.join(broken))}.")
         if not sources:
-            yield from self._nothing_new(node.id, action.query, seen, notes)
+            yield from self._nothing_new(node.id, action, reply, call_id, seen, notes)
             return
         parts: list[Part] = ["<tool_response>"]
         for name, source in results.items():
@@ -266,8 +266,11 @@ class VimragEpisode:
             if isinstance(part, View):
                 yield ViewShown(step=self._meter.step, view=part.ref(), source="search")
         parts += [*notes, prompts.fill(self.options.prompts.results, names=", ".join(results))]
-        self._found = _Found(node.id, results)
+        self._await_judgement(node.id, results)
         self._context += self._exchange(action, node.id, reply, call_id, parts)
+
+    def _await_judgement(self, node: str, results: dict[str, Source]) -> None:
+        self._found = _Found(node, results)
 
     def _exchange(
         self, action: AddSearch, node: str, reply: Generation, call_id: str, parts: Iterable[Part]
@@ -301,18 +304,24 @@ class VimragEpisode:
         self._library.add(source)
         return source
 
-    def _nothing_new(self, node: str, query: str, seen: Iterable[str], notes: list[str]) -> _Step[None]:
-        """Close a search that has nothing to be judged; say where its hits were seen before."""
+    def _nothing_new(
+        self, node: str, action: AddSearch, reply: Generation, call_id: str, seen: Iterable[str], notes: list[str]
+    ) -> _Step[None]:
+        """Close a search that has nothing to be judged."""
+        yield Note(step=self._meter.step, text="The search brought nothing that was not shown already.")
+        text = self._said_before(node, action.query, seen)
+        yield from self._close(node, "Nothing new was found.", (), [*notes, text])
+
+    def _said_before(self, node: str, query: str, seen: Iterable[str]) -> str:
+        """Where the hits of a search were seen before."""
         where = {kept.item_id: name for name, one in self.graph.nodes.items() for kept in one.memory}
         listed = [self._library[item].label + (f" (kept in {where[item]!r})" if item in where else "") for item in seen]
-        text = prompts.fill(
+        return prompts.fill(
             self.options.prompts.nothing_new,
             node=repr(node),
             query=query,
             seen=f": {', '.join(listed)}" if listed else "",
         )
-        yield Note(step=self._meter.step, text="The search brought nothing that was not shown already.")
-        yield from self._close(node, "Nothing new was found.", (), [*notes, text])
 
     # Remembering
 
@@ -409,6 +418,10 @@ class VimragEpisode:
         self._context = [message("system", self._system), message("user", *parts)]
 
     # What is said and shown
+
+    def _offered(self) -> tuple[dict[str, Any], ...]:
+        """The tools of this run."""
+        return tool_schemas(parents=not self.graph.linear)
 
     def _system_prompt(self, schemas: Sequence[dict[str, object]]) -> str:
         texts = self.options.prompts

@@ -81,10 +81,11 @@ class Driver:
     clips: list[FetchFrames] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     episode: VimragEpisode | None = None
+    make: type[VimragEpisode] = VimragEpisode
 
     def run(self, question: str = "How much?", options: VimragOptions | None = None) -> Outcome:
         script = iter(self.replies)
-        self.episode = VimragEpisode(question, options)
+        self.episode = self.make(question, options)
         run = self.episode.run()
         try:
             item = next(run)
