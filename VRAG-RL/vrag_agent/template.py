@@ -122,7 +122,9 @@ class ChatTemplate:
             else:
                 ids.append(token)
         if places != len(images):
-            raise ConfigError("A text of the conversation holds an image token, or the chat template leaves out pictures.")
+            raise ConfigError(
+                "A text of the conversation holds an image token, or the chat template leaves out pictures."
+            )
         return Piece(ids, images)
 
     def _encode(self, text: str) -> list[int]:

@@ -83,9 +83,7 @@ def whole(template: ChatTemplate, turns: list[Message], generation_prompt: bool 
                 with Image.open(io.BytesIO(part.jpeg())) as file:
                     images.append(file.convert("RGB"))
         conversation.append({"role": turn.role, "content": parts})
-    text = template.processor.apply_chat_template(
-        conversation, tokenize=False, add_generation_prompt=generation_prompt
-    )
+    text = template.processor.apply_chat_template(conversation, tokenize=False, add_generation_prompt=generation_prompt)
     inputs = template.processor(text=[text], images=images or None, return_tensors="pt")
     return Whole(inputs["input_ids"][0].tolist(), inputs)
 

@@ -13,8 +13,40 @@ COLOURS = {
     "brown": (120, 75, 40),
 }
 ANIMALS = tuple(
-    "fox dog cat owl bee ant cow pig hen rat bat elk emu eel yak ape cod jay ram doe hog gnu koi asp kea boa sow tit auk "
-    "cub pup kid".split()
+    [
+        "fox",
+        "dog",
+        "cat",
+        "owl",
+        "bee",
+        "ant",
+        "cow",
+        "pig",
+        "hen",
+        "rat",
+        "bat",
+        "elk",
+        "emu",
+        "eel",
+        "yak",
+        "ape",
+        "cod",
+        "jay",
+        "ram",
+        "doe",
+        "hog",
+        "gnu",
+        "koi",
+        "asp",
+        "kea",
+        "boa",
+        "sow",
+        "tit",
+        "auk",
+        "cub",
+        "pup",
+        "kid",
+    ]
 )
 QUESTION = "What digit is on the {colour} {animal} page?"
 
