@@ -22,7 +22,8 @@ from search_engine.builder import BuildOptions, BuildReport, compact_index, remo
 from search_engine.collection import Collection
 from search_engine.documents import Line
 from search_engine.index_records import ModelKey
-from search_engine.index_store import StoredIndex, read_index, read_manifest
+from search_engine.index_source import index_name, open_index
+from search_engine.index_store import StoredIndex
 from search_engine.models.base import Document, Embedder, PairScorer, Query, close, reads, sees_pictures
 from search_engine.models.registry import load_model, load_pair_scorer
 from search_engine.moments import best_moment
@@ -181,7 +182,7 @@ class SearchEngine:
 
     def _load(self, paths: dict[str, Path]) -> None:
         key = ModelKey.of(self.embedder)
-        stored = {name: read_index(path, key) for name, path in paths.items()}
+        stored = {name: open_index(path, key) for name, path in paths.items()}
         self._collection = self._collect(stored)
         self._paths = paths
 
@@ -430,7 +431,7 @@ def _published(item: Item, path: Path | None) -> dict[str, Any]:
 
 
 def _own_name(folder: Path) -> str:
-    return read_manifest(folder).name
+    return index_name(folder)
 
 
 def _free_name(name: str, taken: Mapping[str, Path]) -> str:

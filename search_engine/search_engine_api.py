@@ -34,6 +34,8 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--index", nargs="+", metavar="DIR", help=f"the indexes to serve ({' '.join(corpus_path)})")
     out.add_argument("--optional-index", nargs="+", metavar="DIR", help="served too as soon as they exist")
     out.add_argument("--model", help=f"the embedding model of the indexes ({model_path})")
+    out.add_argument("--vectors", metavar="KIND", help="flat, fp16, sq8, ivf, hnsw or milvus (flat)")
+    out.add_argument("--milvus-uri", metavar="URI", help="http://host:19530 or a local file.db, for --vectors milvus")
     out.add_argument("--reranker", help="a reranker's checkpoint, for searches that ask for a second look (none)")
     out.add_argument(
         "--watch-seconds", type=float, metavar="S", help="take up a changed index by itself, looking this often"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from vrag.errors import ConfigError
+
+VectorKind = Literal["flat", "fp16", "sq8", "ivf", "hnsw", "milvus"]
 
 
 class RetrievalSettings(BaseSettings):
@@ -18,13 +22,16 @@ class RetrievalSettings(BaseSettings):
     b: float = Field(default=0.75, ge=0, le=1, description="BM25: how far a long page is discounted")
     context_weight: float = Field(default=0.5, ge=0, description="BM25: what a word of a page's context counts")
     context_b: float = Field(default=0.75, ge=0, le=1, description="BM25: length discount of the context")
-    rrf_k: int = Field(default=60, ge=1, description="reciprocal rank fusion: how flat the ranks are weighted")
+    fusion: Literal["scores", "ranks"] = Field(
+        default="scores", description="what is fused: the scores of the channels, each on its own scale, or their ranks alone"
+    )
+    rrf_k: int = Field(default=60, ge=1, description="fusion by ranks: how flat they are weighted")
     vector_weight: float | None = Field(
         default=None, ge=0, description="weight of the vectors in the fusion; None: what the model recommends, else 1"
     )
     lexical_weight: float = Field(default=1.0, ge=0, description="weight of BM25 in the fusion")
     candidates: int = Field(default=100, ge=1, description="how deep each channel is read before fusing")
-    vectors: Literal["flat", "fp16", "sq8", "ivf", "hnsw", "milvus"] = Field(
+    vectors: VectorKind = Field(
         default="flat",
         description="how vectors are searched: flat is exact; fp16, sq8, ivf and hnsw are derived from the index and kept in it",
     )
@@ -48,3 +55,18 @@ class RetrievalSettings(BaseSettings):
     rerank_depth: int = Field(
         default=20, ge=1, description="hits that a reranker looks at unless a search says how many"
     )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            wrong = {
+                str(problem["loc"][0]): problem["msg"]
+                for problem in error.errors(include_input=False)
+                if problem["loc"]
+            }
+            sentences = [
+                f"{name if name in values else f'VRAG_SEARCH_{name.upper()}'}: {reason}"
+                for name, reason in wrong.items()
+            ]
+            raise ConfigError(f"Wrong settings of the retrieval. {'; '.join(sentences)}.") from None

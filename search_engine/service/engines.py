@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from search_engine.index_source import is_index, state_files
 from search_engine.service.settings import ServiceSettings
 from search_engine.service.slot import Engine
+from search_engine.settings import RetrievalSettings
 from vrag.errors import ConfigError
-
-MANIFEST = "manifest.json"
 
 
 def existing(settings: ServiceSettings) -> list[Path]:
     """The indexes to load. Raises :class:`ConfigError`, saying how to build it, when a required one is missing."""
     for path in settings.index:
-        if not (path / MANIFEST).exists():
+        if not is_index(path):
             raise ConfigError(how_to_build(path))
-    found = [*settings.index, *(path for path in settings.optional_index if (path / MANIFEST).exists())]
+    found = [*settings.index, *(path for path in settings.optional_index if is_index(path))]
     if not found:
         raise ConfigError(how_to_build(*settings.optional_index[:1]))
     return found
@@ -37,12 +37,13 @@ def how_to_build(path: Path | None = None) -> str:
 
 def index_marks(settings: ServiceSettings) -> tuple[tuple[int, int, int] | None, ...]:
     """What changes whenever one of the indexes is committed anew: its manifest is replaced as a whole."""
-    return tuple(_mark(path / MANIFEST) for path in (*settings.index, *settings.optional_index))
+    folders = (*settings.index, *settings.optional_index)
+    return tuple(_mark(file) for folder in folders for file in state_files(folder))
 
 
-def _mark(manifest: Path) -> tuple[int, int, int] | None:
+def _mark(file: Path) -> tuple[int, int, int] | None:
     try:
-        stat = manifest.stat()
+        stat = file.stat()
     except OSError:
         return None
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
@@ -53,9 +54,11 @@ def open_indexes(settings: ServiceSettings, serving: Engine | None) -> Engine:
     from search_engine.search_engine import SearchEngine
 
     paths = existing(settings)
+    given = {name: getattr(settings, name) for name in ("vectors", "milvus_uri")}
+    retrieval = RetrievalSettings(**{name: value for name, value in given.items() if value is not None})
     if isinstance(serving, SearchEngine):
-        engine = SearchEngine(serving.embedder, reranker=serving.reranker)
+        engine = SearchEngine(serving.embedder, settings=retrieval, reranker=serving.reranker)
     else:
-        engine = SearchEngine(settings.model, reranker=settings.reranker or None)
+        engine = SearchEngine(settings.model, settings=retrieval, reranker=settings.reranker or None)
     engine.load_index(paths)
     return engine

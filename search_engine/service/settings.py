@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from search_engine.settings import VectorKind
 from vrag.errors import ConfigError
 
 ENV_PREFIX = "VRAG_SEARCH_"
@@ -30,6 +31,8 @@ class ServiceSettings(BaseSettings):
     index: Paths = Field((), description="the folders of the indexes to serve; each must exist")
     optional_index: Paths = Field((), description="folders of indexes that are served too as soon as they exist")
     model: str = Field("text_page", description="the embedding model that the indexes were built with")
+    vectors: VectorKind | None = Field(None, description="how vectors are searched (flat), see RetrievalSettings")
+    milvus_uri: str | None = Field(None, description="where, with vectors=milvus")
     reranker: str = Field("", description="a reranker's checkpoint, for searches with rerank; empty: none")
 
     max_queries: int = Field(256, ge=1, description="of one request")
