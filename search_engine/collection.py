@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_engine.documents import Line
-from search_engine.fusion import reciprocal_rank
+from search_engine.fusion import Channel, by_scores, reciprocal_rank
 from search_engine.index_store import OpenSegment, StoredIndex
 from search_engine.lexical import LexicalIndex, merge_postings
 from search_engine.models.base import Vectors
@@ -136,7 +136,7 @@ class Collection:
         """Per query its ``top_k`` items as numbers and scores, best first. ``vectors`` (q, dimension), one per text.
 
         ``allowed`` is what :meth:`allowed` made of the filter, ``documents`` the names in it. Hybrid: both channels are
-        read to ``candidates`` and fused by reciprocal rank. A query without text (an image) and a query without vector
+        read to ``candidates`` and fused by their scores (or ranks, by ``fusion``). A query without text (an image) and a query without vector
         (all zeros) are matched by what they have.
         """
         if isinstance(documents, str):
@@ -147,11 +147,16 @@ class Collection:
         if not settings.hybrid:
             return by_vector
         fused = []
-        for text, (near, _) in zip(texts, by_vector, strict=True):
-            channels = [(near, self._vector_weight)]
+        for text, near in zip(texts, by_vector, strict=True):
+            channels = [Channel(*near, self._vector_weight)]
             if text is not None:
-                channels.append((self._lexical.search(text, depth, allowed)[0], settings.lexical_weight))
-            fused.append(reciprocal_rank(channels, settings.rrf_k, top_k))
+                channels.append(
+                    Channel(*self._lexical.search(text, depth, allowed), settings.lexical_weight, floor=0.0)
+                )
+            if settings.fusion == "ranks":
+                fused.append(reciprocal_rank(channels, settings.rrf_k, top_k))
+            else:
+                fused.append(by_scores(channels, top_k))
         return fused
 
     def _nearest(

@@ -23,7 +23,8 @@ class RetrievalSettings(BaseSettings):
     context_weight: float = Field(default=0.5, ge=0, description="BM25: what a word of a page's context counts")
     context_b: float = Field(default=0.75, ge=0, le=1, description="BM25: length discount of the context")
     fusion: Literal["scores", "ranks"] = Field(
-        default="scores", description="what is fused: the scores of the channels, each on its own scale, or their ranks alone"
+        default="scores",
+        description="what is fused: the scores of the channels, each on its own scale, or their ranks alone",
     )
     rrf_k: int = Field(default=60, ge=1, description="fusion by ranks: how flat they are weighted")
     vector_weight: float | None = Field(

@@ -23,10 +23,11 @@ from vrag.questions import Question, read_questions
 METRICS = ("recall@1", "recall@3", "recall@5", "recall@10", "MRR@10", "nDCG@5")
 _DEPTH = 10
 
-#: The channels, alone and together: what each contributes.
-CHANNELS = {
-    "fused": {},
-    "bm25": {"vector_weight": 0.0},
+#: The channels, alone and together: what each contributes. The slices of the first two are shown.
+FUSED, LEXICAL = "fused", "bm25"
+CHANNELS: dict[str, dict[str, Any]] = {
+    LEXICAL: {"vector_weight": 0.0},
+    FUSED: {},
     "bm25 without context": {"vector_weight": 0.0, "context_weight": 0.0},
     "vectors": {"hybrid": False},
 }
@@ -39,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--index", type=Path, help="keep the index here and use it again (default: a temporary folder)")
     parser.add_argument("--model", default="text_page", help="the embedding model")
     parser.add_argument("--workers", type=int, help="processes that read the documents")
+    parser.add_argument(
+        "--weights", type=float, nargs="*", default=[], metavar="W", help="weights of the vectors to try as well"
+    )
+    parser.add_argument("--ranks", action="store_true", help="also fuse by reciprocal rank, at the same weights")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -49,21 +54,46 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         engine = SearchEngine(args.model)
         report = engine.build_index(args.data / args.documents, Path(folder), workers=args.workers)
         rows = []
-        for channel, changes in CHANNELS.items():
+        for channel, changes in _channels(args).items():
             settings = RetrievalSettings(**changes)
             variant = SearchEngine(engine.embedder, settings=settings)
             variant.load_index(Path(folder))
             for scope in ("corpus", "document"):
                 scored = [(question, score(question, search(variant, question, scope))) for question in questions]
-                rows += summarise(channel, scope, scored, sliced=channel == "fused")
+                rows += summarise(channel, scope, scored, sliced=channel in (FUSED, LEXICAL))
     return {
         "model": engine.model_name,
         "questions": len(questions),
         "pages": report.items,
         "problems": [str(problem) for problem in report.problems],
-        "settings": RetrievalSettings().model_dump(),
+        "settings": RetrievalSettings().model_dump(mode="json"),
+        "below_bm25": below(rows),
         "rows": rows,
     }
+
+
+def _channels(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    tried = dict(CHANNELS)
+    for weight in args.weights:
+        tried[f"weight {weight:g}"] = {"vector_weight": weight}
+        if args.ranks:
+            tried[f"weight {weight:g}, ranks"] = {"vector_weight": weight, "fusion": "ranks"}
+    return tried
+
+
+def below(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The slices in which fusing finds less than BM25 alone, and by how many questions."""
+    lexical = {(row["scope"], row["slice"]): row for row in rows if row["channel"] == LEXICAL}
+    found = []
+    for row in rows:
+        alone = lexical.get((row["scope"], row["slice"]))
+        if row["channel"] != FUSED or alone is None:
+            continue
+        for metric in METRICS:
+            lost = (alone[metric] - row[metric]) * row["n"]
+            if metric.startswith("recall") and lost > 1e-6:
+                found.append({"scope": row["scope"], "slice": row["slice"], "metric": metric, "questions": lost})
+    return found
 
 
 def search(engine: SearchEngine, question: Question, scope: str) -> list[tuple[str, int]]:

@@ -57,7 +57,7 @@ class TextPage:
     """:class:`search_engine.models.base.Embedder` over the text of a page; pictures and videos are not looked at."""
 
     #: What this channel is worth beside BM25, which reads the same words and knows how rare each is.
-    fusion_weight = 0.5
+    fusion_weight = 0.2
 
     def __init__(self, dimension: int = 2048) -> None:
         self._dimension = dimension

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search_engine import lexical
-from search_engine.fusion import reciprocal_rank
 from search_engine.lexical import LexicalIndex, Postings, count_terms, merge_postings
 from search_engine.settings import RetrievalSettings
 from search_engine.stemming import stem
@@ -211,13 +210,3 @@ def test_any_text_has_terms(text: str) -> None:
 )
 def test_stems_are_porters(word: str, expected_stem: str) -> None:
     assert stem(word) == expected_stem
-
-
-def test_fusion_weighs_ranks() -> None:
-    a, b = np.array([3, 1, 2]), np.array([2, 9])
-    ids, scores = reciprocal_rank([(a, 1.0), (b, 1.0)], k=60, limit=10)
-    assert ids.tolist() == [2, 3, 1, 9]
-    assert scores[0] == pytest.approx((61 / 63 + 1) / 2)
-    assert reciprocal_rank([(a, 1.0), (b, 0.0)], k=60, limit=2)[0].tolist() == [3, 1]
-    assert reciprocal_rank([(a, 1.0), (a, 0.5)], k=60, limit=1)[1].tolist() == [1.0]
-    assert reciprocal_rank([], k=60, limit=3)[0].tolist() == []
