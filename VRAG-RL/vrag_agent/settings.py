@@ -99,11 +99,14 @@ class TrainSettings(_Section):
     preflight: bool = Field(default=True, description="check the services and the data before the start")
 
     def search_settings(self) -> SearchSettings:
-        return SearchSettings(**self.search)
+        return SearchSettings(**_given(self.search))
+
+    def judge_settings(self) -> JudgeSettings:
+        """Of the judge of one process. It never ends the run by itself: the share is taken over the whole step."""
+        return JudgeSettings(**{**_given(self.judge.settings), "failure_limit": 1.0})
 
     def open_judge(self) -> ModelJudge | RuleJudge:
-        """The judge of one process. It never ends the run by itself: the share is taken over the whole step."""
-        return open_judge(self.judge.kind, lambda: JudgeSettings(**{**self.judge.settings, "failure_limit": 1.0}))
+        return open_judge(self.judge.kind, self.judge_settings)
 
     def weights(self) -> rewards.Weights:
         one = self.reward
@@ -147,12 +150,17 @@ def read(section: Mapping[str, Any] | None) -> TrainSettings:
         settings.weights()
         settings.search_settings()
         if settings.judge.kind == "model":
-            JudgeSettings(**settings.judge.settings)
+            settings.judge_settings()
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise ConfigError("The training configuration is wrong: " + "; ".join(wrong) + ".") from error
     settings.make_episode()
     return settings
+
+
+def _given(section: Mapping[str, Any]) -> dict[str, Any]:
+    """What is set; a null leaves it to the environment and the defaults."""
+    return {name: value for name, value in section.items() if value is not None}
 
 
 def _load(name: str) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """What is mended in verl 0.9.1, and only there: :func:`apply` refuses another version by its name.
 
-Two defects meet on any machine; each has a test that fails as soon as upstream changes what is mended here.
+Three defects meet on any machine; each has a test that fails as soon as upstream changes what is mended here.
 
 * A micro-batch without a picture (a trajectory that answers at once) kills Qwen2-VL and Qwen2.5-VL: the dummy pass that
   keeps the vision tower in the graph calls ``.mean()`` on an output object of transformers 5
@@ -8,8 +8,9 @@ Two defects meet on any machine; each has a test that fails as soon as upstream 
   gradient and a rank waits for ever.
 * Rows whose position ids are (4, L) with the same L: the nested tensor takes its first axis for the ragged one, and
   ``maybe_fix_3d_position_ids`` then only sets the number of the axis, which splits at wrong places. It is built again.
+* Where TRL is installed (our SFT uses it), a class is imported from it that TRL no longer has. It is only for value heads.
 
-The third (a trajectory of several samples is padded along the wrong axis in ``_compute_score``) is not met: our agent loop
+A fourth (a trajectory of several samples is padded along the wrong axis in ``_compute_score``) is not met: our agent loop
 scores itself. On the CPU two calls need a GPU that is not there: the name of the process group, and pinned memory for the
 reference model.
 """
@@ -37,6 +38,7 @@ def apply(cpu: bool) -> None:
         return
     _text_only_vision_pass()
     _nested_position_ids()
+    _value_heads_of_trl()
     if cpu:
         _gloo_process_group()
         _unpinned_reference()
@@ -105,6 +107,19 @@ def _nested_position_ids() -> None:
 
     for module in (tensordict_utils, engine_workers, base):
         module.maybe_fix_3d_position_ids = maybe_fix_3d_position_ids
+
+
+def _value_heads_of_trl() -> None:
+    import importlib.util
+
+    from verl.models.transformers import monkey_patch
+
+    if importlib.util.find_spec("trl") is None:
+        return
+    import trl
+
+    if not hasattr(trl, "AutoModelForCausalLMWithValueHead"):
+        monkey_patch.is_trl_available = lambda: False
 
 
 def _gloo_process_group() -> None:
