@@ -21,15 +21,15 @@ def explain(error: Exception, settings: ChatSettings, served: Sequence[str] | No
     """The error as a ModelError. ``served`` are the models that the endpoint lists, where they were asked for."""
     import openai
 
-    url = settings.base_url
+    url, prefix = settings.base_url, settings.model_config["env_prefix"]
     # Older SDKs let what breaks in the middle of a stream through as the HTTP client raised it.
     if isinstance(error, openai.APITimeoutError | httpx.TimeoutException):
         return ModelError(
             f"The model at {url} did not answer within {settings.read_timeout:g} s. It may be loading or overloaded: "
-            "look at the server, or raise read_timeout (VRAG_READ_TIMEOUT)."
+            f"look at the server, or raise read_timeout ({prefix}READ_TIMEOUT)."
         )
     if isinstance(error, openai.APIConnectionError | httpx.TransportError):
-        return ModelError(_connection(error, url))
+        return ModelError(_connection(error, url, prefix))
     if isinstance(error, openai.APIStatusError):
         return ModelError(_status(error, settings, served))
     if isinstance(error, openai.APIError):
@@ -43,7 +43,7 @@ def explain(error: Exception, settings: ChatSettings, served: Sequence[str] | No
     )
 
 
-def _connection(error: Exception, url: str) -> str:
+def _connection(error: Exception, url: str, prefix: str) -> str:
     cause: BaseException | None = error
     while cause is not None and cause.__cause__ is not None:
         cause = cause.__cause__
@@ -53,7 +53,7 @@ def _connection(error: Exception, url: str) -> str:
     if re.search(r"refused|not known|name resolution|no address|unreachable|no route", said, re.I):
         return (
             f"Nothing answers at {url} ({said}). Is the model server running? Start one with ./run_demo.sh "
-            "(everything offline) or ./run_demo.sh vrag, or set base_url (VRAG_BASE_URL) to one that runs."
+            f"(everything offline) or ./run_demo.sh vrag, or set base_url ({prefix}BASE_URL) to one that runs."
         )
     return (
         f"The connection to the model at {url} broke ({said}). "
@@ -64,14 +64,14 @@ def _connection(error: Exception, url: str) -> str:
 def _status(error: object, settings: ChatSettings, served: Sequence[str] | None) -> str:
     status: int = error.status_code  # type: ignore[attr-defined]
     said = _scrubbed(_server_words(error), settings)
-    url = settings.base_url
+    url, prefix = settings.base_url, settings.model_config["env_prefix"]
     head = f"The model server at {url} answered {status}: {said}"
     if status in (401, 403):
-        return f"{head} Set the endpoint's key: api_key=... or VRAG_API_KEY."
+        return f"{head} Set the endpoint's key: api_key=... or {prefix}API_KEY."
     if status == 404:
         if served:
-            return f"{head} It serves: {', '.join(served[:20])}. Set model=... or VRAG_MODEL to one of them."
-        return f"{head} Check the model's name (model, VRAG_MODEL) and that base_url ends with /v1."
+            return f"{head} It serves: {', '.join(served[:20])}. Set model=... or {prefix}MODEL to one of them."
+        return f"{head} Check the model's name (model, {prefix}MODEL) and that base_url ends with /v1."
     if status == 429:
         return f"{head} It still says so after {settings.retries} retries: wait a moment, or ask for a higher limit."
     if status >= 500:
