@@ -37,6 +37,8 @@ class Reply:
     box: Box
     """The span itself."""
     label: str = ""
+    said: bool = True
+    """Whether the page names the quantity that is asked for, as far as the question says which one that is."""
 
 
 def answer(sheet: Sheet, question: Question, near: Box | None = None, at: Box | None = None) -> Reply | None:
@@ -62,6 +64,7 @@ def answer(sheet: Sheet, question: Question, near: Box | None = None, at: Box | 
             best.height,
             best.box,
             best.label,
+            page.names(question.asked),
         )
     chosen: list[tuple[Finding, str]] = []
     for part in subquestions(question):

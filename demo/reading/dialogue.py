@@ -19,6 +19,8 @@ from vrag.geometry import Box, whole
 STRONG, WEAK = 0.5, 0.25
 #: Below this, after everything was tried, the honest answer is that nothing was found.
 NOTHING = 0.25
+#: What is left of a reply from a page that does not even name what is asked for.
+UNSAID = 0.4
 #: A crop that is read worse than the page by this much was misread.
 SETBACK = 0.15
 MAX_SEARCHES = 4
@@ -78,7 +80,10 @@ class Reading:
 
     @property
     def score(self) -> float:
-        return 0.0 if self.reply is None else 0.65 * self.reply.support + 0.35 * self.reply.coverage
+        if self.reply is None:
+            return 0.0
+        score = 0.65 * self.reply.support + 0.35 * self.reply.coverage
+        return score if self.reply.said else UNSAID * score
 
 
 def decide(conversation: Conversation, see: Callable[[bytes], Sheet]) -> Decision:

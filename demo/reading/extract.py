@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,6 +106,10 @@ class Page:
         if any(finding.series == 1.0 for finding in judged):  # the question names a series that has values
             judged = [f if f.series > 0 else replace(f, rank=OTHER_SERIES * f.rank) for f in judged]
         return sorted(found + judged, key=lambda finding: -finding.rank)
+
+    def names(self, asked: Sequence[str]) -> bool:
+        """Whether any of these terms occurs anywhere on the page; so if there are none."""
+        return not asked or any(best_match(term, block.terms) >= 0.7 for term in asked for block in self.blocks)
 
     # -- terms -------------------------------------------------------------------------------------------------------
 

@@ -39,9 +39,7 @@ IN_ONE_PLACE = 0.05
 MAX_TITLE = 40
 #: The longest finding that is searched for together with the part that leans on it.
 MAX_LEANING = 60
-_LEANS = re.compile(
-    r"\b(?:it|its|they|their|them|this|that|these|those|he|she|his|her)\b|[其它该此]", re.IGNORECASE
-)
+_LEANS = re.compile(r"\b(?:it|its|they|their|them|this|that|these|those|he|she|his|her)\b|[其它该此]", re.IGNORECASE)
 _FACT = re.compile(r"“([^“”]*)” (?:for|回答) “([^“”]*)” [(（](?:certainty|把握) (\d{1,3})%")
 
 Action = AddSearch | Memorize | AddAnswer

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from demo.reading.words import is_cjk, stem, terms
+from demo.reading.words import CJK, HAN_FUNCTION_WORDS, is_cjk, stem, terms
 
 Kind = Literal["percent", "year", "date", "time", "duration", "money", "number", "person", "place", "yesno", "text"]
 
@@ -35,6 +35,8 @@ class Question:
     """How many things are asked for: 2 in "which ..., and what was its score"."""
     extreme: int = 0
     """1 for the highest, -1 for the lowest of a list, 0 if the question asks for neither."""
+    asked: tuple[str, ...] = ()
+    """The terms that name the quantity itself: "space" in "how many parking spaces"; where they are known."""
     names_item: bool = False
     """Whether the answer is the name of a row or series (which, what, who) rather than its value."""
     chinese: bool = False
@@ -98,9 +100,17 @@ _YESNO = _any(
 )
 #: "how many government-wide respondents did": what is counted stands before the next verb or preposition.
 _UNIT = _any(
-    r"\bhow (?:many|much)\s+((?:[\w'-]+\s+){0,4}?[\w'-]+?)(?=[,?]|$|\s+(?:of|on|in|at|by|for|to|from|with|was|were|is|are|did|do|"
+    r"\bhow (?:many|much)\s+(?!(?:is|are|was|were|do|does|did|of|has|have|had)\b)"
+    r"((?:[\w'-]+\s+){0,4}?[\w'-]+?)(?=[,?]|$|\s+(?:of|on|in|at|by|for|to|from|with|was|were|is|are|did|do|"
     r"does|had|have|has|can|could|will|would|should|that|who|which|share|ranked|took|take|used?|responded)\b)"
 )
+#: What is counted stands behind the measure word: 多少名员工; what is measured before the verb: 净利润是多少.
+_COUNTED = re.compile(rf"(?:多少|几)[名个家座条艘辆种处所件项位间台]([{CJK}]{{2,6}})")
+_MEASURED = re.compile(rf"([{CJK}]{{2,8}})(?:是|为|有|达到?)(?:百分之)?多少")
+#: What says no more than that something is counted.
+_GENERIC = re.compile("(?:数量级?|得分|分数|总数|比例|数值?|程度)$")
+#: "How much is the chairman paid?"
+_DONE = re.compile(r"\bhow much (?:is|are|was|were)\b.*\b([a-z]{2,}(?:ed|id))\s*\??\s*$", re.IGNORECASE)
 _HIGHEST = _any(
     r"\b(?:highest|largest|biggest|greatest|most|best|longest|maximum|peak(?:ed)?|widest|strongest|fastest)\b",
     "最[高大多长快强常好]|首位",
@@ -142,7 +152,7 @@ _MEASURES = (
         r"[kcmµ]?m\b|(?:kilo|centi|milli)?met(?:er|re)s?\b|miles?\b|feet\b|ft\b|inch|米|公里",
     ),
     (
-        _any(r"\bhow much\b.*\b(?:cost|pay|price|fee)|\b(?:price|cost|fee)\b", "价格|票价|费用|多少钱|售价|卖多少"),
+        _any(r"\bhow much\b.*\b(?:cost|pay|paid|earns?|price|fee)|\b(?:price|cost|fee)\b", "价格|票价|费用|多少钱|售价|卖多少"),
         r"[$€£¥￥]|元|USD|EUR|euros?|dollars?",
     ),
     (_any(r"\brates?\b|\binterest\b|\bmargin\b|\bgrowth\b", "利率|增长率|涨幅"), r"%|‰|per cent|percent|per \d|/"),
@@ -161,6 +171,12 @@ _CLAUSE_BREAK = _any(
 _TYPES = """percent percentage share year number score name average total answer question chart table figure page report document
 slide according"""
 _TYPE_WORDS = frozenset(stem(word) for word in _TYPES.split())
+#: Units, which pages write in their own way, and words that say little.
+_UNIT_WORDS = re.compile(
+    r"\b(?:milli|bi|tri)?(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?|euros?|dollars?|pounds?|yuan|millions?|billions?|"
+    r"people|persons?|percent|times|points?|[kmg]?wh?|tonn?e?s|degrees|met(?:er|re)s|things|items|ones?|money|time)\b",
+    re.IGNORECASE,
+)
 _YEARS = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 
 
@@ -195,6 +211,7 @@ def analyse(text: str) -> Question:
         measure=next((units for asked, units in _MEASURES if asked.search(first)), ""),
         parts=2 if _BOTH.search(body) else min(3, max(1, len(clauses))),
         extreme=extreme,
+        asked=_asked(body) if kind == "number" else (),
         names_item=names_item,
         chinese=is_cjk(text),
         clauses=tuple(clauses[:3]) if len(clauses) > 1 else (),
@@ -256,6 +273,21 @@ def _unit(body: str) -> str:
         return ""
     words = terms(match.group(1))
     return words[-1] if words and words[-1].isalpha() else ""
+
+
+def _asked(body: str) -> tuple[str, ...]:
+    """The terms of what is counted or measured; nothing where the question does not name it, or names a unit."""
+    match = _UNIT.search(body)
+    if match:
+        words = [] if _UNIT_WORDS.search(match.group(1)) else [term for term in terms(match.group(1)) if term.isalpha()]
+        return tuple(words[-1:])
+    if done := _DONE.search(body):
+        return (stem(done[1].casefold()),)
+    counted = _COUNTED.search(body)
+    found = counted[1] if counted else next(iter(_MEASURED.findall(body)), "")
+    runs = [run for run in HAN_FUNCTION_WORDS.split(found) if run]
+    named = (runs[0] if counted else runs[-1]) if runs else ""
+    return () if _GENERIC.search(named) else tuple(terms(named))
 
 
 def _clauses(body: str) -> list[str]:

@@ -127,7 +127,7 @@ def fit(text: str, kind: Kind, after: str = "", unit: str = "", measure: str = "
     if kind == "money":
         return 1.0 if _MONEY_SIGN.search(text) else 0.5
     if measure:
-        if _YEAR.fullmatch(text.strip()):
+        if _YEAR.fullmatch(text.strip()) or (percent and "%" not in measure):
             return 0.3
         return (
             1.0
@@ -136,7 +136,7 @@ def fit(text: str, kind: Kind, after: str = "", unit: str = "", measure: str = "
             if re.search(r"[^\d.,\s]$", text.strip())
             else 0.7
         )
-    base = 0.75 if percent else 0.45 if _YEAR.fullmatch(text.strip()) else 0.9
+    base = (0.3 if unit else 0.75) if percent else 0.45 if _YEAR.fullmatch(text.strip()) else 0.9
     if unit and unit in {stem(word) for word in re.findall(r"[a-z]+", after[:60].casefold())[:4]}:
         base = min(1.0, base + 0.25)
     return base

@@ -10,13 +10,14 @@ from demo.reading.align import merge
 from demo.reading.answer import MAX_SENTENCE, answer, shorten
 from demo.reading.cells import split_cells
 from demo.reading.colours import SAME, bars, distance, dominant, swatch
-from demo.reading.dialogue import keywords, next_query, passage_sheet
+from demo.reading.dialogue import Conversation, Look, decide, keywords, next_query, passage_sheet
 from demo.reading.layout import Line, Sheet, blocks
 from demo.reading.question import analyse, subquestions
 from demo.reading.sight import look
 from demo.reading.values import is_number, number, values
 from demo.reading.words import best_match, similarity, stem, terms
 from tests.drawn import Drawn, chart_page
+from vrag.actions import Answer
 from vrag.geometry import Box, whole
 
 
@@ -284,6 +285,45 @@ def test_sentence_is_given_where_a_span_says_too_little() -> None:
         == "The council was founded to oversee the harbour."
     )
     assert said(Sheet((100, 100)), "What?") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("How many parking spaces are there at the Stadium stop?", ("spac",)),
+        ("How much profit was left in 2025?", ("profit",)),
+        ("How many million euros were spent?", ()),
+        ("How many minutes does it take?", ()),
+        ("How much is the chief executive paid?", ("paid",)),
+        ("公司的净利润是多少？", ("净利", "利润")),
+        ("公司一共有多少名员工？", ("员工",)),
+        ("文件的数量级是多少？", ()),
+        ("Who is the director?", ()),
+    ],
+)
+def test_the_quantity_that_is_asked_for(text: str, asked: tuple[str, ...]) -> None:
+    assert analyse(text).asked == asked
+
+
+def test_a_page_that_does_not_name_the_quantity_does_not_answer() -> None:
+    sheet = Sheet((600, 400), (line("Stadium stop", 40, 60), line("Shelters", 40, 100), line("21", 300, 100)))
+    named, other = (
+        answer(sheet, analyse(f"How many {what} are there at the Stadium stop?"))
+        for what in ("shelters", "parking spaces")
+    )
+    assert named is not None
+    assert other is not None
+    assert named.said
+    assert not other.said
+    look = Look(b"page")
+    for what, said in (("shelters", "21"), ("parking spaces", "I found no answer to this in the pages that I read.")):
+        talk = Conversation(f"How many {what} are there at the Stadium stop?", (look,), demand="answer")
+        assert decide(talk, lambda _: sheet).action == Answer(said)
+
+
+def test_a_share_is_no_count_and_no_price() -> None:
+    assert [value.fit for value in values("46%", analyse("How many crews are there?"))] == [0.3]
+    assert [value.fit for value in values("46%", analyse("How much is the director paid?"))] == [0.3]
 
 
 def test_long_sentences_are_cut_around_the_answer() -> None:
