@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from search_engine.context import page_contexts
-from search_engine.documents import FileResult, SourceFile, discover
+from search_engine.documents import Extracted, FileResult, SourceFile, discover
 from search_engine.index_records import ModelKey, SegmentData, SourceRecord, StoredItem, StoredText, portable
 from search_engine.index_store import IndexWriter, read_index
 from search_engine.lexical import count_terms
-from search_engine.models.base import Document, Embedded, Embedder, Vectors
+from search_engine.models.base import Document, Embedder, Embedding, Vectors, begin, checked
 from vrag.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class BuildReport:
     removed: tuple[str, ...]
     """Documents whose file is gone (or was replaced by another under the same name)."""
     problems: tuple[Problem, ...]
-    """Files, pages and items that could not be indexed, those of earlier runs included."""
+    """Files and pages that could not be read and items that could not be embedded, those of earlier runs included."""
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,7 +103,10 @@ class BuildOptions:
 
 @dataclass(slots=True)
 class _Job:
-    """One source to read. ``replaces`` is where its former state lies; ``size`` and ``mtime_ns`` are as found before."""
+    """One source to read. ``replaces`` is where its former state lies; ``size`` and ``mtime_ns`` are as found before.
+
+    ``former`` is its record where it has not changed and is read only because the model failed on some of its items.
+    """
 
     source: SourceFile
     origin: str
@@ -110,6 +114,7 @@ class _Job:
     size: int
     mtime_ns: int
     replaces: Place | None
+    former: SourceRecord | None = None
 
 
 @dataclass(slots=True)
@@ -131,6 +136,9 @@ def update_index(
 ) -> BuildReport:
     """Index what the ``inputs`` (folders, lists or files) hold; create the index if there is none.
 
+    An item that the model fails on is found by its text, is listed in ``report.problems``, and is tried again by the next
+    build.
+
     Raises :class:`ConfigError` for an unusable input, :class:`IndexMismatch` when the index belongs to another model,
     :class:`IndexError_` when it is being written by another process or the disk is full. Whatever is raised, even
     ``KeyboardInterrupt``, what was committed stays, and the next run goes on from there.
@@ -149,16 +157,11 @@ def update_index(
         if plan.gone:
             writer.commit(removed=plan.gone)
         ingestor = Ingestor(writer.corpus / "pages", writer.corpus / "cache", options.ingest or IngestOptions())
-        batch = _Batch(writer, embedder, options.batch_size)
-        found = list(plan.problems)
-        indexed = 0
+        committer = _Committer(writer, embedder, options)
         with closing(ingestor.run([job.source for job in plan.jobs], options.workers, on_progress)) as results:
             for job, result in zip(plan.jobs, results, strict=True):
-                batch.add(job, result)
-                indexed += len(result.extracted)
-                if batch.size >= options.save_interval:
-                    found += batch.commit()
-        found += batch.commit()
+                committer.add(job, result)
+        committer.finish()
         if not writer.manifest.segments:
             writer.commit()  # an empty index is one that can be loaded
         live = [record for _, record in writer.sources()]
@@ -167,11 +170,11 @@ def update_index(
         index=Path(index),
         items=sum(record.items for record in live),
         documents=len({record.document for record in live if record.items}),
-        indexed=indexed,
+        indexed=committer.indexed,
         read=len(plan.jobs),
         unchanged=len(plan.unchanged),
         removed=tuple(record.document for record in plan.gone.values()),
-        problems=tuple(found + kept),
+        problems=(*plan.problems, *committer.problems, *kept),
         seconds=time.monotonic() - started,
     )
 
@@ -235,8 +238,10 @@ def _plan(writer: IndexWriter, inputs: Sequence[Path], options: BuildOptions) ->
             if record is not None:
                 job.source = replace(source, id=record.id)  # it may have come in through another input before
             if record is not None and not (options.retry and record.problems) and _unchanged(job, record):
-                plan.unchanged.append(record)
-                continue
+                if not record.unembedded:
+                    plan.unchanged.append(record)
+                    continue
+                job.former = record
             job.replaces = place
             plan.jobs.append(job)
         if options.prune:
@@ -301,7 +306,9 @@ def _digest(job: _Job) -> str:
     return digest.hexdigest() if (size, mtime_ns) == (job.size, job.mtime_ns) else ""
 
 
-def _record(job: _Job, sha256: str, problems: tuple[str, ...], result: FileResult | None = None) -> SourceRecord:
+def _record(
+    job: _Job, sha256: str, problems: tuple[str, ...], result: FileResult | None = None, unembedded: int = 0
+) -> SourceRecord:
     return SourceRecord(
         path=job.path,
         origin=job.origin,
@@ -316,6 +323,7 @@ def _record(job: _Job, sha256: str, problems: tuple[str, ...], result: FileResul
         sha256=sha256,
         items=0 if result is None else len(result.extracted),
         problems=problems,
+        unembedded=unembedded,
     )
 
 
@@ -323,78 +331,126 @@ def _shown(record: SourceRecord) -> str:
     return record.key or record.path
 
 
+@dataclass(slots=True)
 class _Batch:
-    """Whole files waiting for their commit."""
+    """Whole files that are committed together; their items are being embedded."""
 
-    def __init__(self, writer: IndexWriter, embedder: Embedder, batch_size: int) -> None:
+    read: list[tuple[_Job, FileResult]]
+    texts: list[StoredText]
+    embedding: Embedding
+    sizes: list[int]
+    """Documents of each call of the model."""
+
+
+class _Committer:
+    """Takes files as they are read, embeds their items batch by batch, and commits the batches in order.
+
+    Where the embedder works elsewhere, some batches are under way while the next files are read.
+    """
+
+    def __init__(self, writer: IndexWriter, embedder: Embedder, options: BuildOptions) -> None:
         self._writer = writer
         self._embedder = embedder
-        self._batch_size = batch_size
+        self._options = options
+        self._ahead = int(getattr(embedder, "ahead", 0))
         self._read: list[tuple[_Job, FileResult]] = []
-
-    @property
-    def size(self) -> int:
-        """Items, and at least one for each file."""
-        return sum(max(1, len(result.extracted)) for _, result in self._read)
+        self._under_way: deque[_Batch] = deque()
+        self.problems: list[Problem] = []
+        self.indexed = 0
 
     def add(self, job: _Job, result: FileResult) -> None:
         self._read.append((job, result))
+        # Items, and at least one for each file.
+        if sum(max(1, len(result.extracted)) for _, result in self._read) >= self._options.save_interval:
+            self._begin()
 
-    def commit(self) -> list[Problem]:
-        """Embed and commit what waits; returns what was not read or not embedded."""
-        if not self._read:
-            return []
-        contexts = [
-            page_contexts(result.document, [extracted.text for extracted in result.extracted])
+    def finish(self) -> None:
+        """Embed and commit what is left."""
+        if self._read:
+            self._begin()
+        while self._under_way:
+            self._commit(self._under_way.popleft())
+
+    def _begin(self) -> None:
+        texts = [
+            StoredText(extracted.text, context)
             for _, result in self._read
+            for extracted, context in zip(result.extracted, _contexts(result), strict=True)
         ]
-        vectors, failed = self._embed([context for group in contexts for context in group])
+        extracted = [one for _, result in self._read for one in result.extracted]
+        documents = [_document(one, stored.context) for one, stored in zip(extracted, texts, strict=True)]
+        size = self._options.batch_size
+        chunks = [documents[start : start + size] for start in range(0, len(documents), size)]
+        embedding = begin(self._embedder, chunks)
+        self._under_way.append(_Batch(self._read, texts, embedding, [len(chunk) for chunk in chunks]))
+        self._read = []
+        while len(self._under_way) > self._ahead:
+            self._commit(self._under_way.popleft())
+
+    def _commit(self, batch: _Batch) -> None:
+        vectors, failed = self._embedded(batch)
         records: list[SourceRecord] = []
         items: list[StoredItem] = []
-        texts: list[StoredText] = []
-        for row, ((job, result), group) in enumerate(zip(self._read, contexts, strict=True)):
+        kept: list[int] = []
+        removed: list[Place] = []
+        row = 0
+        for job, result in batch.read:
+            rows = range(row, row + len(result.extracted))
+            row = rows.stop
             problems = list(result.problems)
-            for extracted, context in zip(result.extracted, group, strict=True):
-                if len(items) in failed:
-                    problems.append(f"{extracted.item.label} was not embedded: {failed[len(items)]}")
+            for one, extracted in zip(rows, result.extracted, strict=True):
+                if one in failed:
+                    problems.append(f"{extracted.item.label} was not embedded: {failed[one]}")
+            unembedded = sum(one in failed for one in rows)
+            record = _record(job, _digest(job), tuple(problems), result, unembedded)
+            self.problems += [Problem(_shown(record), reason) for reason in problems]
+            if record == job.former:
+                continue  # it was tried again and nothing has changed: what is indexed of it stays
+            for extracted in result.extracted:
                 media = None if extracted.media is None else portable(extracted.media, self._writer.path)
-                items.append(StoredItem(item=extracted.item, media=media, source=row))
-                texts.append(StoredText(extracted.text, context))
-            records.append(_record(job, _digest(job), tuple(problems), result))
+                items.append(StoredItem(item=extracted.item, media=media, source=len(records)))
+            records.append(record)
+            kept += rows
+            if job.replaces is not None:
+                removed.append(job.replaces)
+        self.indexed += len(items)
+        if not records:
+            return
+        texts = [batch.texts[one] for one in kept]
         self._writer.commit(
             SegmentData(
                 sources=records,
                 items=items,
                 texts=texts,
-                vectors=vectors,
+                vectors=vectors[kept],
                 postings=count_terms([(stored.text.text, stored.context) for stored in texts]),
             ),
-            removed=[job.replaces for job, _ in self._read if job.replaces is not None],
+            removed=removed,
         )
-        self._read = []
-        return [Problem(_shown(record), reason) for record in records for reason in record.problems]
 
-    def _embed(self, contexts: Sequence[str]) -> tuple[Vectors, dict[int, str]]:
+    def _embedded(self, batch: _Batch) -> tuple[Vectors, dict[int, str]]:
         """One row per item, zeros where it failed, and the reasons by row."""
-        read = [extracted for _, result in self._read for extracted in result.extracted]
-        documents = [
-            Document(
-                id=extracted.item.id,
-                text=extracted.text.text or extracted.item.content,
-                image=extracted.media if extracted.item.kind == "image" else None,
-                video=extracted.media if extracted.item.kind == "video" else None,
-                context=context,
-            )
-            for extracted, context in zip(read, contexts, strict=True)
-        ]
-        vectors = np.zeros((len(documents), self._embedder.dimension), np.float32)
+        vectors = np.zeros((sum(batch.sizes), self._embedder.dimension), np.float32)
         failed: dict[int, str] = {}
-        for start in range(0, len(documents), self._batch_size):
-            chunk = documents[start : start + self._batch_size]
-            embedded: Embedded = self._embedder.embed_documents(chunk)
+        start = 0
+        for size, outcome in zip(batch.sizes, batch.embedding(), strict=True):
+            embedded = checked(self._embedder, outcome, size)
+            vectors[start : start + size] = embedded.vectors
             failed |= {start + row: reason for row, reason in embedded.failed.items()}
-            vectors[start : start + len(chunk)] = embedded.vectors
-        for row in np.flatnonzero(~np.isfinite(vectors).all(axis=1)):
-            failed.setdefault(int(row), f"{self._embedder.name} gave a vector that is not finite")
-        vectors[sorted(failed)] = 0.0
+            start += size
         return vectors, failed
+
+
+def _contexts(result: FileResult) -> list[str]:
+    return page_contexts(result.document, [extracted.text for extracted in result.extracted])
+
+
+def _document(extracted: Extracted, context: str) -> Document:
+    item, media = extracted.item, extracted.media
+    return Document(
+        id=item.id,
+        text=extracted.text.text or item.content,
+        image=media if item.kind == "image" else None,
+        video=media if item.kind == "video" else None,
+        context=context,
+    )

@@ -96,6 +96,8 @@ class SourceRecord(Record):
     sha256: str
     items: int
     problems: tuple[str, ...] = ()
+    unembedded: int = 0
+    """Items that have no vector because the model failed on them; the next build tries again."""
 
     @property
     def identity(self) -> tuple[str, str]:

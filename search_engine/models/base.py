@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vrag.errors import ModelError
 
 Vectors = NDArray[np.float32]
 
@@ -68,6 +70,39 @@ class Embedder(Protocol):
     def embed_documents(self, documents: Sequence[Document]) -> Embedded: ...
 
     def embed_queries(self, queries: Sequence[Query]) -> Vectors: ...
+
+
+Embedding = Callable[[], list[Embedded]]
+
+
+def begin(embedder: Embedder, chunks: Sequence[Sequence[Document]]) -> Embedding:
+    """Embed several batches; the result is there when the function returned is called, one outcome per batch, in order.
+
+    An embedder that works elsewhere has a method ``submit`` that begins at once (and an attribute ``ahead``: how many such
+    calls may be under way); the others work when the result is asked for.
+    """
+    submit = getattr(embedder, "submit", None)
+    if submit is not None:
+        started: Embedding = submit(chunks)
+        return started
+    return lambda: [embedder.embed_documents(chunk) for chunk in chunks]
+
+
+def checked(embedder: Embedder, embedded: Embedded, count: int) -> Embedded:
+    """The outcome of embedding ``count`` documents, or ModelError where it cannot be theirs.
+
+    A vector that is not finite makes its document fail, and what failed has no vector.
+    """
+    vectors = np.array(embedded.vectors, np.float32)
+    if vectors.shape != (count, embedder.dimension):
+        raise ModelError(f"{embedder.name} gave {vectors.shape} for {count} documents; it cannot be used")
+    failed = dict(embedded.failed)
+    if strange := [row for row in failed if not 0 <= row < count]:
+        raise ModelError(f"{embedder.name} says that document {strange[0]} of {count} failed; it cannot be used")
+    for row in map(int, np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
+        failed.setdefault(row, f"{embedder.name} gave a vector that is not finite")
+    vectors[sorted(failed)] = 0.0
+    return Embedded(vectors, failed)
 
 
 @dataclass(slots=True)
