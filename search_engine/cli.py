@@ -1,4 +1,4 @@
-"""``python -m search_engine.search_engine``: build, add, remove, compact, info and search from the command line."""
+"""``python -m search_engine``: build, add, remove, compact, look into, convert and search indexes from the command line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 from search_engine.builder import BuildReport
-from search_engine.index_store import read_index
+from search_engine.compressed_index import KINDS
+from search_engine.index_info import describe, sentences
+from search_engine.index_records import ModelKey
+from search_engine.index_source import open_index
+from search_engine.models.registry import load_model
 from search_engine.progress import OnProgress
+from search_engine.published_index import import_published
 from search_engine.search_engine import SearchEngine
-from vrag.errors import VragError
+from search_engine.settings import RetrievalSettings, VectorKind
+from search_engine.vector_advice import try_vectors
+from vrag.errors import IndexCorrupt, VragError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m search_engine.search_engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m search_engine", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, run: Callable[[argparse.Namespace], None], help: str) -> argparse.ArgumentParser:
@@ -60,13 +67,29 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("documents", nargs="+")
     compact = command("compact", _compact, "rewrite an index without what was removed from it")
     compact.add_argument("index", type=Path)
-    info = command("info", _info, "check every file of an index and say what is in it")
-    info.add_argument("index", type=Path)
-    info.add_argument("--json", action="store_true")
+    for name in ("index-info", "info"):
+        info = command(name, _info, "say what an index is and check every file of it")
+        info.add_argument("index", type=Path)
+        info.add_argument("--json", action="store_true")
+    derive = command("derive", _derive, "make (or bring up to date) a faster index of the vectors, and measure it")
+    derive.add_argument("index", type=Path)
+    derive.add_argument("--vectors", choices=KINDS, required=True)
+    taken = command("import", _import, "make an index of one that the published code built")
+    taken.add_argument("source", type=Path, help="the folder with ..._faiss_index.bin")
+    taken.add_argument("index", type=Path, help="the folder of the new index")
+    taken.add_argument("--renamed", action="store_true", help="the model is the same under another name")
+    milvus = command(
+        "milvus-export", _milvus_export, "copy the vectors of an index into Milvus, to be served from there"
+    )
+    milvus.add_argument("index", type=Path)
+    milvus.add_argument("--uri", help="http://host:19530 or a local file.db (default: VRAG_SEARCH_MILVUS_URI)")
+    milvus.add_argument("--index-type", default="FLAT", help="FLAT is exact (default); AUTOINDEX, HNSW, IVF_FLAT, ...")
+    milvus.add_argument("--drop-others", action="store_true", help="remove what earlier states of the index left")
     search = command("search", _search, "search an index once")
     search.add_argument("index", type=Path)
     search.add_argument("query")
     search.add_argument("--top-k", type=int, default=5)
+    search.add_argument("--vectors", choices=get_args(VectorKind), help="how vectors are searched (default: flat)")
     search.add_argument("--reranker", help="a reranker's checkpoint, for a second look at what was found")
     search.add_argument("--rerank", type=int, metavar="N", help="hits that the reranker looks at (default: 20)")
     return parser
@@ -114,40 +137,50 @@ def _compact(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    stored = read_index(options.index)
-    manifest = stored.manifest
-    live = [
-        (record, segment.segment.name)
-        for segment in stored.segments
-        for row, record in enumerate(segment.sources)
-        if row not in segment.segment.removed
-    ]
-    facts: dict[str, Any] = {
-        "index": str(options.index),
-        "name": manifest.name,
-        "model": manifest.model.model_dump(),
-        "items": sum(record.items for record, _ in live),
-        "segments": len(manifest.segments),
-        "removed_items": sum(segment.items for segment in manifest.segments) - sum(r.items for r, _ in live),
-        "bytes": sum(file.size for segment in manifest.segments for file in segment.files.values()),
-        "documents": {record.path: record.items for record, _ in live},
-        "problems": [f"{record.key}: {reason}" for record, _ in live for reason in record.problems],
-    }
+    info = describe(options.index)
     if options.json:
-        _say(json.dumps(facts, ensure_ascii=False, indent=1))
-        return
-    _say(f"{facts['name']}: {facts['items']:,} items of {len(live):,} files, built with {manifest.model}")
+        _say(json.dumps(info.as_dict(), ensure_ascii=False, indent=1))
+    else:
+        for line in sentences(info):
+            _say(line)
+        for path, items in info.documents.items():
+            _say(f"  {items:6,}  {path}")
+        _list("Problems", info.problems)
+    if info.damage:
+        raise IndexCorrupt("\n".join(info.damage))
+
+
+def _derive(options: argparse.Namespace) -> None:
+    tried = try_vectors(options.index, RetrievalSettings(vectors=options.vectors, exact_rows=0))
     _say(
-        f"{facts['segments']} segments, {facts['bytes'] / 1e6:,.1f} MB, {facts['removed_items']:,} removed items waiting for "
-        "compaction. All sums are right."
+        f"{options.vectors} finds {tried.recall:.1%} of the 10 nearest of {tried.queries} of the index' own vectors, in "
+        f"{tried.milliseconds:.2f} ms each; exact search takes {tried.exact_milliseconds:.2f} ms. Made in {tried.seconds:.1f} s."
     )
-    for path, items in facts["documents"].items():
-        _say(f"  {items:6,}  {path}")
-    _list("Problems", facts["problems"])
+    _say(f"Serve it with VRAG_SEARCH_VECTORS={options.vectors}, or --vectors {options.vectors}.")
+
+
+def _import(options: argparse.Namespace) -> None:
+    embedder = load_model(options.model)
+    items = import_published(options.source, options.index, ModelKey.of(embedder), renamed=options.renamed)
+    _say(f"{items:,} items of {options.source} were taken over into {options.index}.")
+
+
+def _milvus_export(options: argparse.Namespace) -> None:
+    from search_engine.milvus_index import export
+
+    settings = RetrievalSettings(vectors="milvus", **({"milvus_uri": options.uri} if options.uri else {}))
+    done = export(open_index(options.index), settings, index_type=options.index_type, drop_others=options.drop_others)
+    _say(
+        f"{done.vectors:,} vectors are in the collection {done.collection}"
+        + (f", {done.copied:,} of them copied now." if done.copied else ", complete as it was.")
+    )
+    _list("Collections of earlier states, which --drop-others removes", done.others)
+    _say(f"Serve them with VRAG_SEARCH_VECTORS=milvus VRAG_SEARCH_MILVUS_URI={settings.milvus_uri}")
 
 
 def _search(options: argparse.Namespace) -> None:
-    engine = SearchEngine(options.model, reranker=options.reranker)
+    settings = RetrievalSettings(**({"vectors": options.vectors} if options.vectors else {}))
+    engine = SearchEngine(options.model, settings=settings, reranker=options.reranker)
     engine.load_index(options.index)
     rerank = options.rerank if options.rerank is not None else options.reranker is not None
     for hit in engine.retrieve([options.query], options.top_k, rerank=rerank)[0]:

@@ -75,14 +75,13 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class DerivedState:
-    """What :func:`inspect` finds: ``problem`` says why an index cannot be used, ``behind`` how many segments are newer."""
+    """What :func:`inspect` finds. ``record`` is None when the index is damaged (``damage`` names the file) or outdated;
+    ``behind`` is the number of segments that it does not cover yet."""
 
     kind: str
-    path: Path
-    size: int
-    rows: int
-    behind: int
-    problem: str | None
+    record: DerivedRecord | None
+    behind: int = 0
+    damage: str | None = None
 
 
 def open_derived(
@@ -99,13 +98,17 @@ def open_derived(
     covered = tuple(map(Covered.of, segments))
     home = folder / FOLDER
     with _exclusive(home) as writable:
-        record, problem = _usable(home, kind, covered)
-        if problem:
-            log.warning("%s; it is made again", problem)
+        try:
+            record = _usable(home, kind, covered)
+        except IndexCorrupt as error:
+            log.warning("%s", error)
+            record = None
         if record is not None and total < record.made_for * _OUTGROWN:
             index = _read(home / record.file)
             if index is not None and (index.ntotal, index.d) == (record.rows, record.dimension):
                 if total - record.rows <= max(exact_rows, _NEW_SHARE * record.rows):
+                    if writable:
+                        _sweep(home, record)
                     return Derived(index, len(record.segments))
                 log.info("adding %s vectors to %s", f"{total - record.rows:,}", home / record.file)
                 index = load_faiss().read_index(str(home / record.file))
@@ -131,39 +134,37 @@ def inspect(folder: Path, segments: Sequence[Segment]) -> list[DerivedState]:
     covered = tuple(map(Covered.of, segments))
     found = []
     for kind in KINDS:
-        path = folder / FOLDER / f"{kind}.json"
-        if path.exists():
-            record, problem = _usable(folder / FOLDER, kind, covered)
-            found.append(
-                DerivedState(
-                    kind,
-                    path if record is None else path.with_name(record.file),
-                    0 if record is None else record.sum.size,
-                    0 if record is None else record.rows,
-                    0 if record is None else len(covered) - len(record.segments),
-                    problem,
-                )
-            )
+        if not (folder / FOLDER / f"{kind}.json").exists():
+            continue
+        try:
+            record = _usable(folder / FOLDER, kind, covered)
+            found.append(DerivedState(kind, record, 0 if record is None else len(covered) - len(record.segments)))
+        except IndexCorrupt as error:
+            found.append(DerivedState(kind, None, damage=str(error)))
     return found
 
 
-def _usable(home: Path, kind: str, covered: Sequence[Covered]) -> tuple[DerivedRecord | None, str | None]:
-    """The record of a verified file that covers the first segments, and else what is wrong with it, if there is one."""
+def _usable(home: Path, kind: str, covered: Sequence[Covered]) -> DerivedRecord | None:
+    """The record of a verified file that covers the first segments; None when there is none, or only an outdated one.
+
+    Raises :class:`IndexCorrupt` naming the file that is damaged.
+    """
     path = home / f"{kind}.json"
     try:
         record = DerivedRecord.model_validate_json(path.read_bytes())
-        if record.kind != kind or Path(record.file).name != record.file:
-            raise IndexCorrupt(f"{path} does not describe an index of this kind")
-        if record.segments != tuple(covered[: len(record.segments)]):
-            return None, f"{home / record.file} was made from segments that are gone"
-        check_file(home / record.file, record.sum)
     except FileNotFoundError:
-        return None, None
-    except (OSError, ValidationError):
-        return None, f"{path} cannot be read"
+        return None
+    except (OSError, ValidationError) as error:
+        raise IndexCorrupt(f"{path} cannot be read or was altered; it is made again at the next start") from error
+    if record.kind != kind or Path(record.file).name != record.file:
+        raise IndexCorrupt(f"{path} does not describe an index of this kind; it is made again at the next start")
+    if record.segments != tuple(covered[: len(record.segments)]):
+        return None
+    try:
+        check_file(home / record.file, record.sum)
     except IndexCorrupt as error:
-        return None, str(error).partition(";")[0]
-    return record, None
+        raise IndexCorrupt(f"{str(error).partition(';')[0]}; it is made again at the next start") from error
+    return record
 
 
 def _read(path: Path) -> Any | None:
@@ -196,15 +197,21 @@ def _stored(home: Path, index: Any, record: DerivedRecord, writable: bool) -> De
         )
         write_file(home / f"{record.kind}.json.new", json.dumps(record.model_dump(mode="json"), indent=1).encode())
         os.replace(home / f"{record.kind}.json.new", home / f"{record.kind}.json")
-        for old in home.glob(f"{record.kind}-*.faiss"):
-            if old != path:
-                old.unlink()
+        _sweep(home, record)
     except (OSError, RuntimeError) as error:  # RuntimeError: FAISS could not write
         log.warning("the index could not be kept in %s (%s): it is made again at the next start", home, error)
         with contextlib.suppress(OSError):
             new.unlink(missing_ok=True)
         return Derived(index, len(record.segments))
     return Derived(_read(path) or index, len(record.segments))
+
+
+def _sweep(home: Path, record: DerivedRecord) -> None:
+    """Remove what the record does not name: earlier files, and what somebody left who was killed."""
+    with contextlib.suppress(OSError):
+        for left in (*home.glob(f"{record.kind}-*.faiss"), *home.glob(f"{record.kind}.*.new")):
+            if left.name != record.file:
+                left.unlink()
 
 
 def _sha256(file: Any) -> str:

@@ -128,6 +128,11 @@ def open_vectors(indexes: Sequence[StoredIndex], dimension: int, settings: Retri
     return JoinedIndex(dimension, first, parts)
 
 
+def live_rows(index: StoredIndex) -> Rows:
+    """The vectors of the live items of one index, in order."""
+    return _live([_segment(stored, 0) for stored in index.segments], index.manifest.model.dimension)
+
+
 def _segment(stored: OpenSegment, first: int) -> _Segment:
     alive = stored.alive
     present: NDArray[np.bool_] = np.any(stored.vectors, axis=1)
