@@ -135,9 +135,7 @@ def _total(values: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor, agg
     return _segment_mean(values, segments, mask, broadcast=False).sum()
 
 
-def _segment_mean(
-    values: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor, broadcast: bool
-) -> torch.Tensor:
+def _segment_mean(values: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor, broadcast: bool) -> torch.Tensor:
     """The mean of each segment over its learnt tokens: one per segment, or set back in each of its places.
 
     Masked segments have a mean of 0 and no gradient.

@@ -35,7 +35,8 @@ class EpisodeSection(_Section):
         default=None, description="module:function of an own episode, called with (question, options)"
     )
     options: dict[str, Any] = Field(
-        default_factory=dict, description="fields of VragOptions or VimragOptions; for an own episode, whatever it takes"
+        default_factory=dict,
+        description="fields of VragOptions or VimragOptions; for an own episode, whatever it takes",
     )
     prompts: Path | None = Field(default=None, description="a folder of prompt files that replace the built-in ones")
 
@@ -169,7 +170,9 @@ def _load(name: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name!r} cannot be loaded ({error}); it has to be written package.module:function.") from error
+        raise ConfigError(
+            f"{name!r} cannot be loaded ({error}); it has to be written package.module:function."
+        ) from error
     if not callable(found):
         raise ConfigError(f"{name!r} is nothing that can be called.")
     return found  # type: ignore[no-any-return]

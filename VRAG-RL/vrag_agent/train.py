@@ -31,13 +31,25 @@ def main() -> None:
     """The command line."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     flags = _OURS & set(sys.argv[1:])
-    sys.argv = [sys.argv[0], *(argument for argument in sys.argv[1:] if argument not in _OURS)]
+    sys.argv[1:] = _options_first([argument for argument in sys.argv[1:] if argument not in _OURS])
 
     @hydra.main(config_path="config", config_name="grpo", version_base=None)
     def composed(config: DictConfig) -> None:
         sys.exit(_run(config, flags))
 
     composed()
+
+
+def _options_first(arguments: list[str]) -> list[str]:
+    """Hydra understands its options only where they do not stand between the settings; people write them anywhere."""
+    options: list[str] = []
+    rest = list(arguments)
+    for name in ("--config-name", "-cn"):
+        while name in rest and rest.index(name) + 1 < len(rest):
+            at = rest.index(name)
+            options += rest[at : at + 2]
+            del rest[at : at + 2]
+    return options + [one for one in rest if one.startswith("-")] + [one for one in rest if not one.startswith("-")]
 
 
 def _run(config: DictConfig, flags: set[str]) -> int:
@@ -73,6 +85,7 @@ def _train(config: DictConfig) -> int:
         # Ray's processes inherit both: our platform, and the engines that verl registers for CUDA alone.
         os.environ["VRAG_DEVICE"] = "cpu"
         os.environ["VERL_ENGINE_DEVICE"] = "cuda"
+    _keep_logs(Path(config.trainer.default_local_dir))
     # Ray starts its workers at nice 15: beside any other load a rollout would starve.
     os.environ.setdefault("RAY_worker_niceness", "0")
     import ray
@@ -86,9 +99,7 @@ def _train(config: DictConfig) -> int:
     assert_loaded()
     if config.trainer.device == "cpu":
         cpu_platform.install()  # Hydra has imported verl to find its configuration, before the device was known
-    validate_config(
-        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-    )
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     try:
         run_ppo(config, task_runner_class=EpisodeTaskRunner)
     except KeyboardInterrupt:
@@ -104,6 +115,15 @@ def _train(config: DictConfig) -> int:
         if ray.is_initialized():
             ray.shutdown()
     return 0
+
+
+def _keep_logs(folder: Path) -> None:
+    """Logs stand beside the checkpoints, one file per start: verl's would overwrite that of the run it goes on from."""
+    folder = folder.expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.glob("metrics*.jsonl"))) + 1
+    os.environ.setdefault("VERL_FILE_LOGGER_PATH", str(folder / f"metrics_{number:02d}.jsonl"))
+    os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
 
 
 def _reason(error: Any) -> str:

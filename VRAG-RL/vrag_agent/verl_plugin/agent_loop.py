@@ -77,9 +77,7 @@ class EpisodeAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 uid=uid,
                 sampling=self._sampling(sampling_params, task, step, session),
             )
-            scored = await score(
-                trajectory, task, self._shared.judge, settings.weights(), settings.reward_function()
-            )
+            scored = await score(trajectory, task, self._shared.judge, settings.weights(), settings.reward_function())
             outputs = self._outputs(trajectory, task, scored, policy)
         except VragError as error:
             return [self._excluded(Scored(None, "data", str(error)), policy)]
@@ -143,9 +141,7 @@ class EpisodeAgentLoop(AgentLoopBase):  # type: ignore[misc]
             "waited_for_retriever": trajectory.retriever_seconds / max(trajectory.seconds, 1e-9),
         }
         outputs = []
-        for sample, spans in zip(
-            trajectory.samples, marks(trajectory, task.relevant, reward.right), strict=True
-        ):
+        for sample, spans in zip(trajectory.samples, marks(trajectory, task.relevant, reward.right), strict=True):
             marked = [[mark.start, mark.end, mark.segment, int(mark.masked)] for mark in spans]
             outputs.append(
                 AgentLoopOutput(
@@ -200,8 +196,13 @@ class EpisodeAgentLoop(AgentLoopBase):  # type: ignore[misc]
         line = {
             "record": record.path.name,
             **trajectory.summary(),
-            "reward": None if reward is None else {
-                "total": reward.total, "outcome": reward.outcome, "pattern": reward.pattern, "ndcg": reward.retrieval
+            "reward": None
+            if reward is None
+            else {
+                "total": reward.total,
+                "outcome": reward.outcome,
+                "pattern": reward.pattern,
+                "ndcg": reward.retrieval,
             },
             "judge": self._shared.judge.name,
             "excluded": scored.excluded,

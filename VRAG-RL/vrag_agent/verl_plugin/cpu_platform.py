@@ -32,7 +32,13 @@ def _device_module() -> types.ModuleType:
             setattr(module, name, getattr(torch.cpu, name))
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         setattr(module, name, _zero)
-    for name in ("empty_cache", "reset_peak_memory_stats", "ipc_collect", "set_per_process_memory_fraction", "set_device"):
+    for name in (
+        "empty_cache",
+        "reset_peak_memory_stats",
+        "ipc_collect",
+        "set_per_process_memory_fraction",
+        "set_device",
+    ):
         setattr(module, name, _nothing)
     own: dict[str, Any] = {
         "mem_get_info": lambda *_, **__: (8 << 30, 16 << 30),

@@ -160,7 +160,9 @@ class HfServerAdapter(BaseRollout):  # type: ignore[misc]
 
     async def update_weights(self, weights: Any, wire_format: str = "named_tensors", **kwargs: Any) -> None:
         gathered: dict[str, torch.Tensor] = {}
-        async for name, tensor in ensure_async_iterator(weights):  # gathering is collective: every rank has to go through
+        async for name, tensor in ensure_async_iterator(
+            weights
+        ):  # gathering is collective: every rank has to go through
             if self._leads:
                 gathered[name] = tensor.detach().float().cpu().clone()
         if self._leads:

@@ -91,7 +91,9 @@ class CountingReplayBuffer(ReplayBuffer):  # type: ignore[misc]
 
     def _without_silent(self, batch: KVBatchMeta, counts: dict[str, float]) -> KVBatchMeta:
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
-        last = {session_of(key): float(row.sum()) for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True)}
+        last = {
+            session_of(key): float(row.sum()) for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True)
+        }
         silent = silent_groups(list(last.values()), [group for group, _ in last])
         counts["rollout/silent_groups"] = float(len(silent))
         counts["rollout/groups"] = float(len({group for group, _ in last}))
