@@ -61,6 +61,11 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--save-interval", type=int, default=512, help="items per commit, about (default: 512)")
         sub.add_argument("--workers", type=int, help="processes that read files (default: one per core)")
         sub.add_argument("--retry", action="store_true", help="read files again that failed before")
+        sub.add_argument("--ray", action="store_true", help="embed on a Ray cluster: one model for every GPU")
+        sub.add_argument(
+            "--ray-workers", type=int, metavar="N", help="models at work (default: the number of GPUs, else 1)"
+        )
+        sub.add_argument("--ray-address", help="the cluster to join (default: RAY_ADDRESS, else one on this machine)")
         sub.add_argument("--progress", choices=("auto", "bar", "json", "none"), default="auto")
     remove = command("remove", _remove, "take documents out of an index, by file name")
     remove.add_argument("index", type=Path)
@@ -95,34 +100,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _building(options: argparse.Namespace) -> SearchEngine:
+    if not (options.ray or options.ray_workers or options.ray_address):
+        return SearchEngine(options.model)
+    from search_engine.ray_build import RayEmbedder
+
+    return SearchEngine(RayEmbedder(options.model, workers=options.ray_workers, address=options.ray_address))
+
+
 def _build(options: argparse.Namespace) -> None:
-    engine = SearchEngine(options.model)
-    report = engine.build_index(
-        options.input,
-        options.index,
-        options.corpus,
-        bs=options.batch_size,
-        save_interval=options.save_interval,
-        workers=options.workers,
-        prune=not options.keep,
-        retry=options.retry,
-        name=options.name,
-        progress=_reporter(options.progress),
-    )
+    with _building(options) as engine:
+        report = engine.build_index(
+            options.input,
+            options.index,
+            options.corpus,
+            bs=options.batch_size,
+            save_interval=options.save_interval,
+            workers=options.workers,
+            prune=not options.keep,
+            retry=options.retry,
+            name=options.name,
+            progress=_reporter(options.progress),
+        )
     _tell(report, options.progress)
 
 
 def _add(options: argparse.Namespace) -> None:
-    engine = SearchEngine(options.model)
-    report = engine.add(
-        options.paths,
-        options.index,
-        batch_size=options.batch_size,
-        save_interval=options.save_interval,
-        workers=options.workers,
-        retry=options.retry,
-        progress=_reporter(options.progress),
-    )
+    with _building(options) as engine:
+        report = engine.add(
+            options.paths,
+            options.index,
+            batch_size=options.batch_size,
+            save_interval=options.save_interval,
+            workers=options.workers,
+            retry=options.retry,
+            progress=_reporter(options.progress),
+        )
     _tell(report, options.progress)
 
 

@@ -136,8 +136,8 @@ class Collection:
         """Per query its ``top_k`` items as numbers and scores, best first. ``vectors`` (q, dimension), one per text.
 
         ``allowed`` is what :meth:`allowed` made of the filter, ``documents`` the names in it. Hybrid: both channels are
-        read to ``candidates`` and fused by their scores (or ranks, by ``fusion``). A query without text (an image) and a query without vector
-        (all zeros) are matched by what they have.
+        read to ``candidates`` and fused by their scores (or ranks, by ``fusion``). A query without text (an image) and a
+        query without vector (all zeros) are matched by what they have.
         """
         if isinstance(documents, str):
             documents = [documents]

@@ -18,6 +18,7 @@ from functools import lru_cache
 import numpy as np
 
 from search_engine.models.base import Document, Embedded, Query, Vectors
+from search_engine.models.scripts import words_by_script
 from search_engine.tokens import CJK, UNIGRAM, document_terms, hash64, query_terms
 
 _PAIR_WEIGHT = 0.5
@@ -73,6 +74,15 @@ class TextPage:
     @property
     def fingerprint(self) -> str:
         return "hashed-ngrams-1"
+
+    def reads_script(self, text: str) -> bool:
+        """Whether its ranking says anything that BM25 does not.
+
+        Of words made of letters it has the pieces, and forgives word forms and spelling. Of Chinese it has only what BM25
+        has too, the pairs of characters, and does not know how rare each is.
+        """
+        words = words_by_script(text)
+        return words["CJK"] * 4 <= sum(words.values())
 
     def embed_documents(self, documents: Sequence[Document]) -> Embedded:
         """A document without words gets the zero vector: there is nothing to find it by, and that is no failure."""
