@@ -40,7 +40,7 @@ MAX_TITLE = 40
 #: The longest finding that is searched for together with the part that leans on it.
 MAX_LEANING = 60
 _LEANS = re.compile(r"\b(?:it|its|they|their|them|this|that|these|those|he|she|his|her)\b|[其它该此]", re.IGNORECASE)
-_FACT = re.compile(r"“([^“”]*)” (?:for|回答) “([^“”]*)” [(（](?:certainty|把握) (\d{1,3})%")
+_FACT = re.compile(r"([^“”]*?)[:：] ?“([^“”]*)” (?:for|回答) “([^“”]*)” [(（](?:certainty|把握) (\d{1,3})%[)）][.。]?")
 
 Action = AddSearch | Memorize | AddAnswer
 
@@ -101,7 +101,10 @@ class Fact:
 
 def facts_of(summary: str, node: str) -> list[Fact]:
     """What a summary says was read."""
-    return [Fact(text, about, int(percent) / 100, node) for text, about, percent in _FACT.findall(summary)]
+    return [
+        Fact(text, about, int(percent) / 100, node, label.strip())
+        for label, text, about, percent in _FACT.findall(summary)
+    ]
 
 
 def options(talk: GraphTalk, see: Callable[[bytes], Sheet]) -> Iterator[Step]:
@@ -185,9 +188,10 @@ class _Plan:
 
     def _noted(self, fact: Fact) -> str:
         text, about, percent = _plain(quote(fact.text, 300)), _about(fact.about), round(100 * fact.certainty)
+        label = _plain(fact.label)
         if self.chinese:
-            return f"{fact.label}：“{text}” 回答 “{about}” （把握 {percent}%）。"
-        return f"{fact.label}: “{text}” for “{about}” (certainty {percent}%)."
+            return f"{label}：“{text}” 回答 “{about}” （把握 {percent}%）。"
+        return f"{label}: “{text}” for “{about}” (certainty {percent}%)."
 
     def _nothing(self, brought: Sequence[tuple[Shown, dict[str, list[Reading]]]]) -> str:
         names = ", ".join(one.label for one, _ in brought)
@@ -313,14 +317,19 @@ class _Plan:
         whole = self.best(self.question)
         whole = whole if whole is not None and whole.certainty >= NOTHING else None
         parts = [fact for part in self.parts if (fact := self.best(part)) is not None and fact.certainty >= NOTHING]
-        if whole is not None and all(self._as_well(part, whole.node) for part in self.parts):
+        if whole is not None and all(self._as_well(part, whole) for part in self.parts):
             return [whole]
         return parts
 
-    def _as_well(self, part: Question, node: str) -> bool:
-        """Whether one node answers a part as well as all of them together."""
-        best, there = self.best(part), self.best(part, node)
-        return best is None or (there is not None and there.certainty >= best.certainty - IN_ONE_PLACE)
+    def _as_well(self, part: Question, whole: Fact) -> bool:
+        """Whether the place that answers the whole answers a part as well as any other place does."""
+        best = self.best(part)
+        about = _about(part.text)
+        return best is None or any(
+            fact.certainty >= best.certainty - IN_ONE_PLACE
+            for fact in self.facts
+            if (fact.node, fact.label, _about(fact.about)) == (whole.node, whole.label, about)
+        )
 
 
 def _plain(text: str) -> str:

@@ -152,7 +152,10 @@ _MEASURES = (
         r"[kcmµ]?m\b|(?:kilo|centi|milli)?met(?:er|re)s?\b|miles?\b|feet\b|ft\b|inch|米|公里",
     ),
     (
-        _any(r"\bhow much\b.*\b(?:cost|pay|paid|earns?|price|fee)|\b(?:price|cost|fee)\b", "价格|票价|费用|多少钱|售价|卖多少"),
+        _any(
+            r"\bhow much\b.*\b(?:cost|pay|paid|earns?|price|fee)|\b(?:price|cost|fee)\b",
+            "价格|票价|费用|多少钱|售价|卖多少",
+        ),
         r"[$€£¥￥]|元|USD|EUR|euros?|dollars?",
     ),
     (_any(r"\brates?\b|\binterest\b|\bmargin\b|\bgrowth\b", "利率|增长率|涨幅"), r"%|‰|per cent|percent|per \d|/"),

@@ -133,7 +133,7 @@ def _drawn(folder: Path, count: int) -> Iterator[Path]:
 def _random_checkpoint(path: Path, size: str) -> Path:
     """A Qwen3-VL of the given size with random weights and a vocabulary of bytes, as a checkpoint on disk."""
     import torch
-    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
     special = [
@@ -148,6 +148,7 @@ def _random_checkpoint(path: Path, size: str) -> Path:
     symbols = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(symbols)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     ids = {token: tokenizer.token_to_id(token) for token in special}
     hidden, inner, layers, heads, pairs, seen, seen_inner, depth, seen_heads = SIZES[size]

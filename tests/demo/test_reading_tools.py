@@ -153,7 +153,7 @@ def test_search_memorise_answer() -> None:
     assert [(one.name, one.useful) for one in kept.judgements] == [("Picture 1", False), ("Picture 2", True)]
     assert kept.judgements[1].priority > kept.judgements[0].priority
     facts = facts_of(kept.summary, "ships registered")
-    assert [fact.text for fact in facts] == ["418"]
+    assert [(fact.text, fact.label) for fact in facts] == [("418", "b, page 3")]
     memory = MemoryGraph(QUESTION)
     memory.add("ships registered", ["root"], QUESTION)
     memory.memorise("ships registered", kept.summary, [Evidence("b_3", "image", 5.0)])
@@ -198,6 +198,22 @@ def test_parts_are_looked_up_one_by_one() -> None:
     done = action(system(), start(memory, NOW))
     assert isinstance(done, AddAnswer)
     assert done.parents == ("ships", "rain")
+    assert "418" in done.text
+    assert "12" in done.text
+
+
+def test_parts_from_two_pages_of_one_search_make_one_answer() -> None:
+    question = "How many ships are registered, and how many mm of rain in the north?"
+    pages = found("Picture 1 (a, page 1):", b"good", "\nPicture 2 (b, page 1):", b"other", names="Picture 1, Picture 2")
+    kept = action(*after(first(question), pages))
+    assert isinstance(kept, Memorize)
+    assert [one.useful for one in kept.judgements] == [True, True]
+    memory = MemoryGraph(question)
+    memory.add("ships", ["root"], "How many ships are registered")
+    memory.memorise("ships", kept.summary, [Evidence("a_1", "image", 5.0), Evidence("b_1", "image", 5.0)])
+    done = action(system(), start(memory, NOW))
+    assert isinstance(done, AddAnswer)
+    assert done.parents == ("ships",)
     assert "418" in done.text
     assert "12" in done.text
 
