@@ -48,10 +48,10 @@ def commit(index: Path, vectors: np.ndarray, first: int, per_document: int = 1) 
         writer.commit(replace(data, items=items, vectors=vectors))
 
 
-def write(index: Path, vectors: np.ndarray, sizes: Sequence[int], per_document: int = 1) -> Path:
+def write(index: Path, vectors: np.ndarray, sizes: Sequence[int], per_document: int = 1, first: int = 0) -> Path:
     start = 0
     for size in sizes:
-        commit(index, vectors[start : start + size], start, per_document)
+        commit(index, vectors[start : start + size], first + start, per_document)
         start += size
     return index
 
