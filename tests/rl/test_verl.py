@@ -1,0 +1,217 @@
+"""Real steps through verl: two ranks, FSDP2 over gloo, pictures in the middle of the dialogue. A few runs, many questions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl")
+
+from tests.rl.training_runs import WORDS, Finished, Run, settings, write_data
+from tests.servers import TinyRetriever, dead_url, page, serve
+from vrag.records import read_record
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(scope="module")
+def search_url() -> Iterator[str]:
+    with serve(TinyRetriever([page(f"cards_{n}", words) for n, words in enumerate(WORDS, 1)]).app) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("verl")
+    write_data(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def grpo(root: Path, checkpoints: dict[str, Any], search_url: str) -> Finished:
+    """Four steps of GRPO on Qwen2.5-VL, with a reference model, validation and a checkpoint after every second."""
+    out = root / "grpo"
+    arguments = settings(
+        checkpoints["qwen2_5_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vrag",
+        actor_rollout_ref__actor__use_kl_loss=True,
+        actor_rollout_ref__actor__kl_loss_coef=0.01,
+        # One row at a time: some have a picture, some have none, and the other rank's row may differ.
+        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=1,
+        trainer__total_training_steps=4,
+        trainer__save_freq=2,
+        trainer__test_freq=2,
+        trainer__val_before_train=True,
+    )
+    with Run(out, arguments) as run:
+        return run.wait()
+
+
+def test_grpo_runs_and_counts_every_trajectory(grpo: Finished) -> None:
+    assert grpo.status == 0, grpo.log[-3000:]
+    assert sorted(grpo.steps) == [0, 1, 2, 3, 4]
+    for step in range(1, 5):
+        metrics = grpo.steps[step]
+        assert metrics["rollout/trajectories"] == 8
+        assert metrics["rollout/excluded"] == 0
+        assert metrics["actor/grad_norm"] > 0
+        assert 0 <= metrics["reward/total"] <= 1
+        assert metrics["kl_loss" if "kl_loss" in metrics else "actor/kl_loss"] >= 0
+    assert any("val-core" in name or "val-aux" in name for name in grpo.steps[0])
+
+
+def test_rollout_and_training_agree_on_every_log_probability(grpo: Finished) -> None:
+    for step in range(1, 5):
+        assert grpo.steps[step]["rollout_corr/log_ppl_abs_diff"] < 1e-5
+        assert grpo.steps[step]["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_trajectories_are_kept_as_records_that_can_be_replayed(grpo: Finished, root: Path) -> None:
+    folder = root / "grpo" / "records" / "train" / "step_000001"
+    lines = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    assert len(lines) == 2  # one session of each group
+    pictures = 0
+    for line in lines:
+        record = read_record(folder / line["record"])
+        assert record.outcome is not None
+        assert line["reward"]["total"] == pytest.approx(
+            0.5 * line["reward"]["ndcg"] + 0.4 * line["reward"]["outcome"] + 0.1 * line["reward"]["pattern"]
+        )
+        pictures += sum(sample["images"] for sample in line["samples"])
+    everything = (root / "grpo" / "records").rglob("trajectories.jsonl")
+    samples = [one for path in everything for line in path.read_text().splitlines() for one in json.loads(line)["samples"]]
+    assert any(one["images"] for one in samples)
+    assert any(not one["images"] for one in samples)
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(
+    grpo: Finished, root: Path, checkpoints: dict[str, Any], search_url: str
+) -> None:
+    out = root / "resumed"
+    (out / "checkpoints").mkdir(parents=True)
+    shutil.copytree(root / "grpo" / "checkpoints" / "global_step_2", out / "checkpoints" / "global_step_2")
+    (out / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("2")
+    arguments = settings(
+        checkpoints["qwen2_5_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vrag",
+        actor_rollout_ref__actor__use_kl_loss=True,
+        actor_rollout_ref__actor__kl_loss_coef=0.01,
+        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=1,
+        trainer__total_training_steps=4,
+    )
+    with Run(out, arguments) as run:
+        resumed = run.wait()
+    assert resumed.status == 0, resumed.log[-3000:]
+    assert sorted(resumed.steps) == [3, 4]
+    for step in (3, 4):
+        for name in ("actor/loss", "actor/pg_loss", "actor/grad_norm", "actor/lr", "reward/total", "perf/total_num_tokens"):
+            assert resumed.steps[step][name] == pytest.approx(grpo.steps[step][name], rel=1e-4, abs=1e-6), (step, name)
+
+
+def test_a_checkpoint_becomes_a_hugging_face_folder(grpo: Finished, root: Path) -> None:
+    from transformers import AutoModelForImageTextToText
+
+    actor, merged = root / "grpo" / "checkpoints" / "global_step_4" / "actor", root / "merged"
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    subprocess.run(
+        [*command, "--local_dir", str(actor), "--target_dir", str(merged)], check=True, capture_output=True, timeout=600
+    )
+    before = AutoModelForImageTextToText.from_pretrained(actor / "huggingface", trust_remote_code=False) if (
+        actor / "huggingface" / "model.safetensors"
+    ).exists() else None
+    model = AutoModelForImageTextToText.from_pretrained(merged)
+    assert before is None or sum(p.numel() for p in before.parameters()) == sum(p.numel() for p in model.parameters())
+
+
+def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str, Any], search_url: str) -> None:
+    out = root / "ggpo"
+    arguments = settings(
+        checkpoints["qwen3_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vimrag",
+        actor_rollout_ref__actor__use_kl_loss=True,
+        trainer__total_training_steps=2,
+        trainer__save_freq=2,
+        trainer__test_freq=2,
+    )
+    with Run(out, arguments, config="ggpo") as run:
+        found = run.wait()
+    assert found.status == 0, found.log[-3000:]
+    for step in (1, 2):
+        metrics = found.steps[step]
+        assert metrics["rollout/trajectories"] == 8
+        assert metrics["rollout/samples_per_trajectory"] > 1
+        assert metrics["ggpo/segments"] >= 8 > 0
+        assert metrics["ggpo/masked_segments"] <= metrics["ggpo/segments"]
+        assert metrics["training/rollout_probs_diff_max"] < 1e-5
+    assert sum(found.steps[step]["ggpo/masked_tokens"] for step in (1, 2)) > 0
+    assert (out / "checkpoints" / "global_step_2" / "actor").is_dir()
+
+
+def test_a_judge_that_is_down_ends_the_run_with_a_sentence(
+    root: Path, checkpoints: dict[str, Any], search_url: str
+) -> None:
+    out = root / "judge"
+    arguments = settings(
+        checkpoints["qwen2_5_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vrag",
+        vrag__judge__kind="model",
+        vrag__judge__settings__base_url=f"{dead_url()}/v1",
+        vrag__judge__settings__model="judge",
+        vrag__judge__settings__retries=0,
+        vrag__preflight=False,
+        trainer__n_gpus_per_node=1,
+        trainer__total_training_steps=2,
+    )
+    with Run(out, arguments) as run:
+        found = run.wait()
+    assert found.status == 1
+    assert "trajectories have no reward, more than the limit of 20%" in found.log
+    assert "x judge: The judge gave no verdict" in found.log
+    assert found.steps == {}
+
+
+def test_ctrl_c_ends_a_run_and_leaves_its_checkpoint(root: Path, checkpoints: dict[str, Any], search_url: str) -> None:
+    out = root / "interrupted"
+    arguments = settings(
+        checkpoints["qwen2_5_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vrag",
+        trainer__n_gpus_per_node=1,
+        trainer__total_training_steps=500,
+        trainer__save_freq=1,
+    )
+    with Run(out, arguments) as run:
+        run.wait_for_step(2)
+        run.interrupt()
+        found = run.wait()
+        deadline = time.monotonic() + 60
+        while run.left() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert run.left() == []
+    assert found.status == 130
+    assert "the same command goes on from there" in found.log
+    latest = int((out / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
+    assert latest >= 2
+    assert (out / "checkpoints" / f"global_step_{latest}" / "actor").is_dir()
