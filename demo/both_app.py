@@ -5,31 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import streamlit as st
-
-HERE = Path(__file__).resolve().parent
-ROOT = str(HERE.parent)
-ICON = HERE / "ui" / "icon.svg"
+ROOT = str(Path(__file__).resolve().parent.parent)
 if ROOT not in sys.path:  # Streamlit puts the script's folder on the path, not the project's root
     sys.path.insert(0, ROOT)
 
-from demo import defaults  # noqa: E402
-from demo.ui import ask_page, documents_page, runs_page, settings_panel, style, vimrag_page, vimrag_settings  # noqa: E402
-from vrag.errors import ConfigError  # noqa: E402
+from demo.ui import ask_page, settings_panel, shell, vimrag_page, vimrag_settings  # noqa: E402
 from vrag.settings import Settings, VimragSettings  # noqa: E402
 
 
 def main() -> None:
-    # A file of our own: an icon given by name would be fetched from a font server.
-    st.set_page_config(page_title="VRAG and VimRAG", page_icon=str(ICON), layout="wide")
-    style.apply()
-    try:
-        plain, graph = Settings(), VimragSettings()
-    except ConfigError as error:  # a variable of the environment that makes no sense
-        st.error(str(error))
-        return
-    plain = plain.replace(record_dir=plain.record_dir or defaults.runs())
-    graph = graph.replace(record_dir=graph.record_dir or defaults.runs())
+    shell.frame("VRAG and VimRAG")
+    plain, graph = shell.base(Settings), shell.base(VimragSettings)
 
     # Each agent has settings of its own, so every page draws its sidebar itself.
     def vrag() -> None:
@@ -38,19 +24,11 @@ def main() -> None:
     def vimrag() -> None:
         vimrag_page.page(vimrag_settings.sidebar(graph))
 
-    def documents() -> None:
-        documents_page.page(settings_panel.sidebar(plain))
-
-    def runs() -> None:
-        runs_page.page(settings_panel.sidebar(plain))
-
-    pages = [
-        st.Page(vrag, title="VRAG", icon=":material/search:", default=True),
-        st.Page(vimrag, title="VimRAG", icon=":material/account_tree:"),
-        st.Page(documents, title="My documents", icon=":material/upload_file:"),
-        st.Page(runs, title="Past runs", icon=":material/history:"),
+    asking = [
+        shell.Asking("VRAG", "vrag", ":material/search:", vrag),
+        shell.Asking("VimRAG", "vimrag", ":material/account_tree:", vimrag),
     ]
-    st.navigation(pages, position="top").run()
+    shell.navigate(asking, lambda: settings_panel.sidebar(plain))
 
 
 main()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 import textwrap
+from collections.abc import Callable, Iterable
 
+from vrag.errors import VragError
 from vrag.events import (
     Answered,
     CropRequested,
@@ -52,13 +56,48 @@ def lines(event: Event) -> list[str]:
     return []
 
 
-def ask(question: str) -> bool:
-    """Run the VRAG agent with the settings of the environment and print what it does; whether it has an answer."""
-    from demo.vrag_agent import VRAG
-
+def show(events: Iterable[Event]) -> bool:
+    """Print a run as it goes; whether it has an answer."""
     answered = False
-    for event in VRAG().stream(question):
+    for event in events:
         for line in lines(event):
             print(line, flush=True)
         answered = answered or isinstance(event, Answered)
     return answered
+
+
+def ask(question: str) -> bool:
+    """Run the VRAG agent with the settings of the environment and print what it does; whether it has an answer."""
+    from demo.vrag_agent import VRAG
+
+    return show(VRAG().stream(question))
+
+
+def question_parser(
+    key: str = "VRAG_API_KEY", max_steps: int | None = None, top_k: int | None = None
+) -> argparse.ArgumentParser:
+    """What the agents' command lines have in common; ``key`` is the variable that holds the key of their endpoint."""
+    parser = argparse.ArgumentParser(
+        description="Ask a question about the indexed documents. The services have to run (see run_demo.sh).",
+        epilog=f"Every setting can also be given in the environment, e.g. VRAG_MODEL, {key}, VRAG_RECORD_DIR.",
+    )
+    parser.add_argument("question")
+    parser.add_argument("--base-url", metavar="URL", help="the model server, up to and including /v1")
+    parser.add_argument("--search-url", metavar="URL", help="the search endpoint")
+    parser.add_argument("--model", metavar="NAME", help="the model's name on that server; default: the one it serves")
+    parser.add_argument("--max-steps", type=int, metavar="N", default=max_steps)
+    parser.add_argument("--top-k", type=int, metavar="N", default=top_k)
+    parser.add_argument("--record-dir", metavar="DIR", help="keep the record of the run there")
+    return parser
+
+
+def answer_once(events: Callable[[], Iterable[Event]]) -> int:
+    """Start a run and print it; the exit status: 0 with an answer, 1 without one, 130 when it was interrupted."""
+    try:
+        return 0 if show(events()) else 1
+    except KeyboardInterrupt:
+        print("\nStopped.")
+        return 130
+    except VragError as error:
+        print(error, file=sys.stderr)
+        return 1

@@ -15,7 +15,6 @@ In a terminal, with the services running: ``python demo/vimrag_agent.py "Your qu
 
 from __future__ import annotations
 
-import argparse
 import copy
 import os
 import sys
@@ -29,10 +28,10 @@ if __package__ in (None, ""):  # started as a script: the project's root is on t
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from demo.reporting import report
-from demo.terminal import lines
+from demo.terminal import answer_once, question_parser
 from vrag.chat import AsyncChatModel, ChatModel, Piece
 from vrag.episode import Generate, Generation, Outcome
-from vrag.errors import ConfigError, VragError
+from vrag.errors import ConfigError
 from vrag.events import Answered, Delta, Event, Failed, Memorized, SearchResults, SearchStarted
 from vrag.items import Hit
 from vrag.memory_graph import ANSWER, ROOT, ROOT_NAME
@@ -280,20 +279,11 @@ def _graph(episode: VimragEpisode) -> list[Json]:
 
 def main(argv: list[str] | None = None) -> int:
     """Ask one question and print the steps and the cited answer; 0 when there is one."""
-    parser = argparse.ArgumentParser(
-        description="Ask a question about the indexed documents. The services have to run (see run_demo.sh).",
-        epilog=f"Every setting can also be given in the environment, e.g. VRAG_MODEL, VRAG_API_KEY or {DASHSCOPE_KEY}.",
-    )
-    parser.add_argument("question")
-    parser.add_argument("--base-url", metavar="URL", help="the model server, up to and including /v1")
-    parser.add_argument("--search-url", metavar="URL", help="the search endpoint")
-    parser.add_argument("--model", metavar="NAME", help="the model's name on that server; default: the one it serves")
-    parser.add_argument("--max-steps", type=int, metavar="N", default=VimragOptions.max_steps)
-    parser.add_argument("--top-k", type=int, metavar="N", default=VimragOptions.top_k)
+    parser = question_parser(DASHSCOPE_KEY, VimragOptions.max_steps, VimragOptions.top_k)
     parser.add_argument("--no-thinking", action="store_true", help="switch the model's thinking off")
-    parser.add_argument("--record-dir", metavar="DIR", help="keep the record of the run there")
     given = parser.parse_args(argv)
-    try:
+
+    def events() -> Iterator[Event]:
         agent = VimRAG(
             base_url=given.base_url,
             search_url=given.search_url,
@@ -303,18 +293,9 @@ def main(argv: list[str] | None = None) -> int:
             enable_thinking=not given.no_thinking,
             record_dir=given.record_dir,
         )
-        answered = False
-        for event in agent.stream(given.question):
-            for line in lines(event):
-                print(line, flush=True)
-            answered = answered or isinstance(event, Answered)
-    except KeyboardInterrupt:
-        print("\nStopped.")
-        return 130
-    except VragError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0 if answered else 1
+        return agent.stream(given.question)
+
+    return answer_once(events)
 
 
 if __name__ == "__main__":

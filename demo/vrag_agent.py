@@ -13,7 +13,6 @@ In a terminal, with the services running: ``python demo/vrag_agent.py "Your ques
 
 from __future__ import annotations
 
-import argparse
 import io
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -27,10 +26,9 @@ if __package__ in (None, ""):  # started as a script: the project's root is on t
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from demo.reporting import report
-from demo.terminal import lines
+from demo.terminal import answer_once, question_parser
 from vrag.chat import AsyncChatModel, ChatModel
 from vrag.episode import Outcome
-from vrag.errors import VragError
 from vrag.events import Answered, CropRequested, Event, SearchStarted, Thought, ViewRef, ViewShown
 from vrag.pages import open_page, view_of
 from vrag.records import RecordWriter
@@ -185,32 +183,9 @@ def _answer(course: Run) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Ask one question and print the steps and the cited answer; 0 when there is one."""
-    parser = argparse.ArgumentParser(
-        description="Ask a question about the indexed documents. The services have to run (see run_demo.sh).",
-        epilog="Every setting can also be given in the environment, e.g. VRAG_MODEL, VRAG_API_KEY, VRAG_RECORD_DIR.",
-    )
-    parser.add_argument("question")
-    parser.add_argument("--base-url", metavar="URL", help="the model server, up to and including /v1")
-    parser.add_argument("--search-url", metavar="URL", help="the search endpoint")
-    parser.add_argument("--model", metavar="NAME", help="the model's name on that server; default: the one it serves")
-    parser.add_argument("--max-steps", type=int, metavar="N")
-    parser.add_argument("--top-k", type=int, metavar="N")
-    parser.add_argument("--record-dir", metavar="DIR", help="keep the record of the run there")
-    arguments = vars(parser.parse_args(argv))
-    try:
-        agent = VRAG(**{name: value for name, value in arguments.items() if name != "question"})
-        answered = False
-        for event in agent.stream(arguments["question"]):
-            for line in lines(event):
-                print(line, flush=True)
-            answered = answered or isinstance(event, Answered)
-    except KeyboardInterrupt:
-        print("\nStopped.")
-        return 130
-    except VragError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0 if answered else 1
+    given = vars(question_parser().parse_args(argv))
+    question = given.pop("question")
+    return answer_once(lambda: VRAG(**given).stream(question))
 
 
 if __name__ == "__main__":
