@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,20 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkpoin
 @pytest.fixture(params=FAMILIES)
 def tiny(request: pytest.FixtureRequest, checkpoints: dict[str, Checkpoint]) -> Checkpoint:
     return checkpoints[request.param]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The tiny world with large digits, indexed."""
+    from vrag_agent.tiny.world import write_world
+
+    return write_world(tmp_path_factory.mktemp("world"), corners=False)
+
+
+@pytest.fixture(scope="session")
+def search_url(world: Any) -> Iterator[str]:
+    """The project's search service over the tiny world, in its own process."""
+    from vrag_agent.tiny.world import serve
+
+    with serve(world) as url:
+        yield url

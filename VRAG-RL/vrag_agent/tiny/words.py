@@ -12,42 +12,12 @@ COLOURS = {
     "gray": (125, 125, 125),
     "brown": (120, 75, 40),
 }
-ANIMALS = tuple(
-    [
-        "fox",
-        "dog",
-        "cat",
-        "owl",
-        "bee",
-        "ant",
-        "cow",
-        "pig",
-        "hen",
-        "rat",
-        "bat",
-        "elk",
-        "emu",
-        "eel",
-        "yak",
-        "ape",
-        "cod",
-        "jay",
-        "ram",
-        "doe",
-        "hog",
-        "gnu",
-        "koi",
-        "asp",
-        "kea",
-        "boa",
-        "sow",
-        "tit",
-        "auk",
-        "cub",
-        "pup",
-        "kid",
-    ]
+# fmt: off
+ANIMALS = (
+    "fox", "dog", "cat", "owl", "bee", "ant", "cow", "pig", "hen", "rat", "bat", "elk", "emu", "eel", "yak", "ape",
+    "cod", "jay", "ram", "doe", "hog", "gnu", "koi", "asp", "kea", "boa", "sow", "tit", "auk", "cub", "pup", "kid",
 )
+# fmt: on
 QUESTION = "What digit is on the {colour} {animal} page?"
 
 #: Single tokens of their own: the tags of both grammars, and what never changes in JSON.
@@ -89,4 +59,4 @@ TEXTS = (
     "[0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]",
     "Node: Initial Node",
 )
-WORDS = (*COLOURS, *ANIMALS)
+WORDS = (*COLOURS, *ANIMALS, "graph", "memory", "keep", "nothing", "true", "false", "Initial", "look", "answer")
