@@ -201,7 +201,8 @@ def connect(uri: str, token: str = "") -> Any:
             raise ConfigError(f"{folder} does not exist; make it, or choose another place for {Path(uri).name}")
         uri = os.fspath(folder / Path(uri).name)
     # Everything it raises becomes a sentence; it logs each with its traceback besides.
-    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    for library in ("pymilvus", "milvus_lite"):
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     with _speaking(uri):
         return MilvusClient(uri, token=token, timeout=30)
 
@@ -222,6 +223,10 @@ def _speaking(uri: str) -> Iterator[None]:
     try:
         yield
     except MilvusException as error:
+        if "Open local milvus failed" in str(error.message):
+            raise RetrieverError(
+                f"{uri} cannot be opened: another process has it open (Milvus Lite serves one at a time), or it is damaged"
+            ) from error
         raise RetrieverError(f"Milvus at {uri} failed: {str(error.message).strip().splitlines()[0]}") from error
 
 

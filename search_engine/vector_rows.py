@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from search_engine.models.base import Vectors
 from search_engine.vector_index import Ranking, checked, leading, nothing, products, ranked
 
-#: What is worked on at once (16 MB).
-_BLOCK_BYTES = 1 << 24
+#: What is handed out at once (16 MB), and what a search multiplies at once (256 MB; smaller products are slower).
+_BLOCK_BYTES, _SCAN_BYTES = 1 << 24, 1 << 28
 
 
 class Rows:
@@ -23,6 +23,7 @@ class Rows:
 
     ``parts``: each array (n, dimension) with a mask (n,) of its rows that count. As a :class:`VectorIndex` it is the
     exact search that needs no memory of its own: every query reads all rows, from the page cache where they are in it.
+    Segments should be large then (a compaction makes them so), since each is a product of its own.
     """
 
     def __init__(self, dimension: int, parts: Sequence[tuple[NDArray[np.floating], NDArray[np.bool_]]] = ()) -> None:
@@ -55,9 +56,9 @@ class Rows:
             out[here] = vectors[rows[numbers[here] - self._starts[part]]]
         return out
 
-    def blocks(self, first: int = 0) -> Iterator[Vectors]:
-        """The rows from number ``first`` on, a few megabytes at a time; a block stays within one segment."""
-        step = max(1, _BLOCK_BYTES // (4 * self.dimension))
+    def blocks(self, first: int = 0, size: int = _BLOCK_BYTES) -> Iterator[Vectors]:
+        """The rows from number ``first`` on, about ``size`` bytes at a time; a block stays within one segment."""
+        step = max(1, size // (4 * self.dimension))
         for (vectors, rows), start in zip(self._parts, self._starts, strict=False):
             some = rows[max(0, first - int(start)) :]
             for begin in range(0, len(some), step):
@@ -88,7 +89,7 @@ class Rows:
         """Block by block, keeping of each what may be among the best; then the best of these."""
         kept: list[list[tuple[NDArray[np.int64], Vectors]]] = [[] for _ in queries]
         first = 0
-        for block in self.blocks():
+        for block in self.blocks(size=_SCAN_BYTES):
             rows = np.arange(len(block)) if allowed is None else np.flatnonzero(allowed[first : first + len(block)])
             if len(rows):
                 for found, scores in zip(kept, products(block, queries), strict=True):
