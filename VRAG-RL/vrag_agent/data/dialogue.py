@@ -148,7 +148,7 @@ def displayed_region(turn: Turn, view: View | None) -> list[int]:
     x1, y1, x2, y2 = math.floor(box.x1), math.floor(box.y1), math.ceil(box.x2), math.ceil(box.y2)
     # As Qwen's coordinates go: the last pixel of a side is side - 1.
     x2, y2 = min(x2, view.size[0] - 1), min(y2, view.size[1] - 1)
-    region = region_on_page(Box(x1, y1, x2, y2), view)
+    region = region_on_page(Box(x1, y1, x2, y2), view) if x1 < x2 and y1 < y2 else "It lies at the edge."
     if isinstance(region, str):
         raise Unfit("a region leaves nothing of the picture", region)
     if not region.covers(turn.page_box.clamped(view.box), 0.9):
