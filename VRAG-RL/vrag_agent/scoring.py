@@ -53,7 +53,11 @@ def task_of(row: Mapping[str, Any]) -> Task:
     pages = find("reference_page")
     pages = [] if pages is None else ([pages] if isinstance(pages, int) else list(pages))
     name = find("file_name")
-    relevant = frozenset(page_id(str(name), int(page)) for page in pages) if name else frozenset()
+    listed = extra.get("relevant_ids")  # what the converter made of pages in several files
+    if listed is not None and len(listed):
+        relevant = frozenset(map(str, listed))
+    else:
+        relevant = frozenset(page_id(str(name), int(page)) for page in pages) if name else frozenset()
     return Task(str(question), str(answer), relevant, int(find("index") or 0))
 
 

@@ -83,6 +83,11 @@ class TrainSettings(_Section):
 
     episode: EpisodeSection = EpisodeSection()
     search: dict[str, Any] = Field(default_factory=dict, description="fields of SearchSettings")
+    page_cache_mb: int = Field(
+        default=512,
+        ge=0,
+        description="pages kept by each rollout process; the index must not change meanwhile; 0: none",
+    )
     limits: LimitsSection = LimitsSection()
     reward: RewardSection = RewardSection()
     judge: JudgeSection = JudgeSection()

@@ -90,7 +90,9 @@ def test_trajectories_are_kept_as_records_that_can_be_replayed(grpo: Finished, r
         )
         pictures += sum(sample["images"] for sample in line["samples"])
     everything = (root / "grpo" / "records").rglob("trajectories.jsonl")
-    samples = [one for path in everything for line in path.read_text().splitlines() for one in json.loads(line)["samples"]]
+    samples = [
+        one for path in everything for line in path.read_text().splitlines() for one in json.loads(line)["samples"]
+    ]
     assert any(one["images"] for one in samples)
     assert any(not one["images"] for one in samples)
 
@@ -118,7 +120,14 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(
     assert resumed.status == 0, resumed.log[-3000:]
     assert sorted(resumed.steps) == [3, 4]
     for step in (3, 4):
-        for name in ("actor/loss", "actor/pg_loss", "actor/grad_norm", "actor/lr", "reward/total", "perf/total_num_tokens"):
+        for name in (
+            "actor/loss",
+            "actor/pg_loss",
+            "actor/grad_norm",
+            "actor/lr",
+            "reward/total",
+            "perf/total_num_tokens",
+        ):
             assert resumed.steps[step][name] == pytest.approx(grpo.steps[step][name], rel=1e-4, abs=1e-6), (step, name)
 
 
@@ -130,9 +139,11 @@ def test_a_checkpoint_becomes_a_hugging_face_folder(grpo: Finished, root: Path) 
     subprocess.run(
         [*command, "--local_dir", str(actor), "--target_dir", str(merged)], check=True, capture_output=True, timeout=600
     )
-    before = AutoModelForImageTextToText.from_pretrained(actor / "huggingface", trust_remote_code=False) if (
-        actor / "huggingface" / "model.safetensors"
-    ).exists() else None
+    before = (
+        AutoModelForImageTextToText.from_pretrained(actor / "huggingface", trust_remote_code=False)
+        if (actor / "huggingface" / "model.safetensors").exists()
+        else None
+    )
     model = AutoModelForImageTextToText.from_pretrained(merged)
     assert before is None or sum(p.numel() for p in before.parameters()) == sum(p.numel() for p in model.parameters())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -128,10 +129,8 @@ class Run:
         for name in (signal.SIGTERM, signal.SIGKILL):
             if self.left():
                 for pid in self.left():
-                    try:
+                    with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, name)
-                    except ProcessLookupError:
-                        continue
                 time.sleep(1)
         self.process.wait()
         self._log.close()

@@ -23,9 +23,10 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from vrag.errors import ModelError, VragError
 from vrag.judge import Judge
 from vrag.records import RecordWriter
-from vrag.retriever import AsyncHttpRetriever
+from vrag.retriever import AsyncHttpRetriever, AsyncRetriever
 from vrag_agent import settings as training
 from vrag_agent.driver import Limits, Sampled, Sampling, roll_out
+from vrag_agent.page_cache import PageCache
 from vrag_agent.scoring import Scored, Task, marks, score, task_of
 from vrag_agent.template import ChatTemplate
 from vrag_agent.trajectory import Trajectory
@@ -39,7 +40,7 @@ class _Shared:
     """What the trajectories of one process share."""
 
     settings: training.TrainSettings
-    retriever: AsyncHttpRetriever
+    retriever: AsyncRetriever
     judge: Judge
 
 
@@ -47,7 +48,10 @@ class _Shared:
 def _shared(section: str) -> _Shared:
     assert_loaded()
     settings = training.read(json.loads(section))
-    return _Shared(settings, AsyncHttpRetriever(settings.search_settings()), settings.open_judge())
+    retriever: AsyncRetriever = AsyncHttpRetriever(settings.search_settings())
+    if settings.page_cache_mb:
+        retriever = PageCache(retriever, settings.page_cache_mb * 2**20)
+    return _Shared(settings, retriever, settings.open_judge())
 
 
 class EpisodeAgentLoop(AgentLoopBase):  # type: ignore[misc]
