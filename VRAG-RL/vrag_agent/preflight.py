@@ -1,118 +1,271 @@
-"""What a run needs, looked at before it starts: everything that is missing, as sentences, at once and not one per start."""
+"""What has to be there before a training starts: ``python -m vrag_agent.preflight --train train.parquet ...``.
+
+    the data        the columns that trainer and rewards read, a question and an answer in every row, reference pages
+                    where the reward scores the retrieval (or GGPO looks for valuable nodes)
+    the retriever   it answers, finds something, and has the reference pages of a sample of the data
+    the judge       it gives a verdict on a trivial question
+    the model       the folder is a whole checkpoint; the sizes of batches and groups fit each other
+
+Every problem is one line that says what is missing and what to do. What only may be wrong is logged and does not stop.
+"""
 
 from __future__ import annotations
 
+import argparse
 import logging
-from collections.abc import Iterator
+import random
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vrag.errors import VragError
-from vrag.judge import ModelJudge
+from vrag.errors import ConfigError, MediaError, VragError
+from vrag.judge import JUDGES, JudgeSettings, ModelJudge, RuleJudge, open_judge
 from vrag.retriever import HttpRetriever
-from vrag_agent.scoring import task_of
-from vrag_agent.settings import TrainSettings
+from vrag.rewards import Weights, weights
+from vrag.settings import SearchSettings
+from vrag_agent.data.table import read_table
+from vrag_agent.scoring import Task, task_of
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from vrag_agent.settings import TrainSettings
 
-#: Of rows that lack something, how many are named.
-_NAMED = 3
+log = logging.getLogger("vrag_agent.preflight")
+
+COLUMNS = ("data_source", "prompt", "reward_model", "extra_info")
+#: Reference pages that are looked up in the index, and the share of them that may be missing.
+SAMPLE, MAY_BE_MISSING = 16, 0.25
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a training is going to use. ``judge`` opens the judge; ``pages`` tells whether reference pages are needed."""
+
+    train: Sequence[Path]
+    validation: Sequence[Path]
+    search: SearchSettings
+    judge: Callable[[], ModelJudge | RuleJudge]
+    pages: bool = True
 
 
 def check(config: Any, settings: TrainSettings) -> list[str]:
-    """All problems that are found; empty when the run may start. ``config`` is the whole training configuration."""
-    return [
-        *_retriever(settings),
-        *_judge(settings),
-        *_data(config, settings),
-        *_model(config),
-        *_sizes(config),
-    ]
+    """The problems of a training by its configuration (verl's, with the section ``vrag``); empty: it can start."""
+    data = config["data"]
+    needed = settings.reward.function is None and settings.weights().retrieval > 0
+    plan = Plan(
+        _paths(data.get("train_files")),
+        _paths(data.get("val_files")),
+        settings.search_settings(),
+        settings.open_judge,
+        needed or settings.ggpo.enable,
+    )
+    return [*problems(plan), *model_problems(str(config.actor_rollout_ref.model.path)), *size_problems(config)]
 
 
-def _retriever(settings: TrainSettings) -> Iterator[str]:
-    search = settings.search_settings()
+def problems(plan: Plan) -> list[str]:
+    """One line for everything that is missing."""
+    found: list[str] = []
+    train = _tasks(plan.train, "training", plan.pages, found)
+    validation = _tasks(plan.validation, "validation", False, found)
+    common = {task.question for task in train} & {task.question for task in validation}
+    if common:
+        log.warning("%d questions of the validation stand in the training data too", len(common))
+    found += retriever_problems(plan.search, [*train, *validation])
+    found += judge_problems(plan.judge)
+    return found
+
+
+def data_problems(path: Path, pages: bool) -> tuple[list[Task], list[str]]:
+    """The rows of a table as rewards read them, and what is wrong with the table."""
+    if not path.is_file():
+        return [], [f"The data {path} is not there; make it with scripts/hf_dataset_convert.py."]
     try:
-        with HttpRetriever(search) as retriever:
-            hits = retriever.search(["a page"], 1)[0]
-            if not hits:
-                yield f"The retriever at {search.search_url} found nothing at all; is its index empty?"
-            elif hits[0].item.kind == "image":
-                retriever.image(hits[0].item.id)
-    except VragError as error:
-        yield f"Retriever: {error}"
+        rows = read_table(path)
+    except ConfigError as error:
+        return [], [str(error)]
+    if not rows:
+        return [], [f"The data {path} has no rows."]
+    missing = [name for name in COLUMNS if name not in rows[0]]
+    if missing:
+        return [], [
+            f"The data {path} lacks the columns {', '.join(missing)}; make it with scripts/hf_dataset_convert.py."
+        ]
+    tasks: list[Task] = []
+    wrong: list[str] = []
+    for number, row in enumerate(rows, 1):
+        task = _task(row)
+        if isinstance(task, str):
+            wrong.append(f"row {number}: {task}")
+        else:
+            tasks.append(task)
+    found = []
+    if wrong:
+        found.append(f"{path}: {len(wrong)} of {len(rows)} rows cannot be rewarded; {wrong[0]}")
+    without = sum(not task.relevant for task in tasks)
+    if pages and tasks and without == len(tasks):
+        found.append(
+            f"{path}: no row names a reference page (file_name, reference_page), but the reward scores the retrieval; "
+            "convert data that has them, or set vrag.reward.preset=vimrag without GGPO."
+        )
+    elif pages and without:
+        log.warning(
+            "%s: %d of %d rows name no reference page; their retrieval always scores 0", path, without, len(rows)
+        )
+    return tasks, found
 
 
-def _judge(settings: TrainSettings) -> Iterator[str]:
+def _task(row: dict[str, Any]) -> Task | str:
+    """A row as rewards read it, or why they cannot."""
     try:
-        with settings.open_judge() as judge:
+        return task_of(row)
+    except (VragError, TypeError, ValueError, AttributeError) as error:
+        return str(error)
+
+
+def retriever_problems(settings: SearchSettings, tasks: Sequence[Task]) -> list[str]:
+    """Whether the search service answers and has a sample of the reference pages."""
+    with HttpRetriever(settings) as retriever:
+        try:
+            question = tasks[0].question if tasks else "what is shown on this page"
+            if not retriever.search([question[:500]], 1)[0]:
+                return [
+                    f"The search service at {settings.search_url} answers, but its index finds nothing: is it empty?"
+                ]
+            sample = _sample(task.relevant for task in tasks)
+            unknown = [item for item in sample if not _known(retriever, item)]
+        except VragError as error:
+            return [f"The retriever cannot be used. {error}"]
+    if len(unknown) > MAY_BE_MISSING * len(sample):
+        return [
+            f"{len(unknown)} of {len(sample)} reference pages that were looked up are not in the index at "
+            f"{settings.search_url} (such as {', '.join(unknown[:3])}). Index the documents of this dataset; a page is "
+            "named <file name without suffix>_<page from 1>."
+        ]
+    if unknown:
+        log.warning("%d of %d reference pages are not in the index, such as %s", len(unknown), len(sample), unknown[0])
+    return []
+
+
+def judge_problems(open_it: Callable[[], ModelJudge | RuleJudge]) -> list[str]:
+    """Whether the judge judges."""
+    try:
+        with open_it() as judge:
             if isinstance(judge, ModelJudge):
                 log.info("the judge is %s", judge.probe())
+            else:
+                log.info("the judge is %s: a rule, not a model", judge.name)
     except VragError as error:
-        yield f"Judge: {error}"
+        return [f"The judge cannot be used. {error}"]
+    return []
 
 
-def _data(config: Any, settings: TrainSettings) -> Iterator[str]:
-    """Rows need a question and an answer; where the reward counts retrieval or GGPO masks, reference pages too."""
-    pages = (settings.weights().retrieval > 0 and settings.reward.function is None) or settings.ggpo.enable
-    needed_by = "GGPO's masks" if settings.ggpo.enable else "the retrieval reward"
-    for key in ("train_files", "val_files"):
-        for path in _paths(config.data[key]):
-            if not path.exists():
-                yield f"data.{key}: there is no file {path}."
-                continue
-            try:
-                rows = _rows(path)
-            except Exception as error:  # whatever a foreign file makes the reader say
-                yield f"data.{key}: {path} cannot be read as Parquet ({type(error).__name__}: {error})."
-                continue
-            if not rows:
-                yield f"data.{key}: {path} has no rows."
-            bad, without = [], []
-            for number, row in enumerate(rows, 1):
-                try:
-                    task = task_of(row)
-                except VragError as error:
-                    bad.append((number, str(error)))
-                    continue
-                if not task.relevant:
-                    without.append(number)
-            for number, said in bad[:_NAMED]:
-                yield f"data.{key}: {path}, row {number}: {said}"
-            if len(bad) > _NAMED:
-                yield f"data.{key}: {path} has {len(bad) - _NAMED} more rows like these."
-            if pages and len(without) == len(rows) and rows:
-                yield (
-                    f"data.{key}: no row of {path} names reference pages (file_name and reference_page), which "
-                    f"{needed_by} need. Convert the data with scripts/hf_dataset_convert.py, or choose another reward."
-                )
-            elif pages and without:
-                log.warning("%s: %d of %d rows name no reference page", path, len(without), len(rows))
+def model_problems(name: str) -> list[str]:
+    """Whether a folder holds a whole checkpoint; a name on the hub is left to the trainer."""
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        local = path.is_absolute() or name.startswith(".")
+        return [f"actor_rollout_ref.model.path: there is no folder {path}."] if local else []
+    files = {"config.json": ("config.json",), "processor": ("preprocessor_config.json", "processor_config.json")}
+    missing = [what for what, names in files.items() if not any((path / one).is_file() for one in names)]
+    return (
+        [f"actor_rollout_ref.model.path: {path} has no {' and no '.join(missing)}; it is no whole checkpoint."]
+        if missing
+        else []
+    )
 
 
-def _model(config: Any) -> Iterator[str]:
-    path = Path(str(config.actor_rollout_ref.model.path)).expanduser()
-    if path.is_dir():
-        for name in ("config.json", "preprocessor_config.json"):
-            if not (path / name).exists() and not (name != "config.json" and (path / "processor_config.json").exists()):
-                yield f"actor_rollout_ref.model.path: {path} has no {name}; it is no complete checkpoint."
-    elif path.is_absolute() or str(path).startswith("."):
-        yield f"actor_rollout_ref.model.path: there is no folder {path}."
-
-
-def _sizes(config: Any) -> Iterator[str]:
+def size_problems(config: Any) -> list[str]:
+    """Whether the sizes of batches and groups fit each other."""
+    found = []
     train, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
     if train % mini:
-        yield f"data.train_batch_size ({train}) has to be a multiple of actor.ppo_mini_batch_size ({mini})."
+        found.append(f"data.train_batch_size ({train}) has to be a multiple of actor.ppo_mini_batch_size ({mini}).")
     if config.actor_rollout_ref.rollout.n < 2:
-        yield "actor_rollout_ref.rollout.n has to be at least 2: advantages compare the trajectories of one question."
+        found.append(
+            "actor_rollout_ref.rollout.n has to be at least 2: advantages compare the answers to one question."
+        )
+    return found
+
+
+def _known(retriever: HttpRetriever, item_id: str) -> bool:
+    try:
+        retriever.image(item_id)
+    except MediaError:
+        return False
+    return True
+
+
+def _sample(ids: Iterable[frozenset[str]]) -> list[str]:
+    """Some ids of all, the same ones every time."""
+    everything = sorted(set().union(*ids))
+    return sorted(random.Random(0).sample(everything, min(SAMPLE, len(everything))))
+
+
+def _tasks(paths: Sequence[Path], what: str, pages: bool, found: list[str]) -> list[Task]:
+    if not paths:
+        found.append(f"No {what} data is set (data.{'train' if what == 'training' else 'val'}_files).")
+    tasks: list[Task] = []
+    for path in paths:
+        some, wrong = data_problems(path, pages)
+        tasks += some
+        found += wrong
+    return tasks
 
 
 def _paths(value: Any) -> list[Path]:
-    return [Path(str(one)).expanduser() for one in ([value] if isinstance(value, str) else list(value))]
+    """A path, several, or none, as configurations write them."""
+    if value is None or value == "":
+        return []
+    several = [value] if isinstance(value, str | Path) else list(value)
+    return [Path(str(one)).expanduser() for one in several]
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet as parquet
+# --- the command
 
-    return list(parquet.read_table(path).to_pylist())
+
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(
+        prog="python -m vrag_agent.preflight", description="Check data, retriever and judge before a training."
+    )
+    out.add_argument("--train", type=Path, nargs="+", required=True, metavar="PARQUET")
+    out.add_argument("--val", type=Path, nargs="+", required=True, metavar="PARQUET")
+    out.add_argument("--search-url", help="default: VRAG_SEARCH_URL, else that of the demo's search service")
+    out.add_argument(
+        "--judge", choices=JUDGES, default="model", help="model: VRAG_JUDGE_BASE_URL, VRAG_JUDGE_MODEL, ..."
+    )
+    out.add_argument("--reward", choices=("published", "paper", "vimrag"), default="published")
+    out.add_argument("--alpha", type=float, help="with --reward paper: weight of the retrieval")
+    out.add_argument("--beta", type=float, help="with --reward paper: weight of the outcome")
+    out.add_argument("--gamma", type=float, help="with --reward paper: weight of the pattern")
+    out.add_argument("--ggpo", action="store_true", help="GGPO, which needs reference pages whatever the reward")
+    return out
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log.setLevel(logging.INFO)
+    try:
+        chosen: Weights = weights(args.reward, args.alpha, args.beta, args.gamma)
+        search = SearchSettings(search_url=args.search_url)
+        found = problems(
+            Plan(
+                args.train,
+                args.val,
+                search,
+                lambda: open_judge(args.judge, JudgeSettings),
+                chosen.retrieval > 0 or args.ggpo,
+            )
+        )
+    except VragError as error:
+        found = [str(error)]
+    if found:
+        sys.stderr.write("Training cannot start:\n" + "".join(f"- {problem}\n" for problem in found))
+        return 2
+    sys.stdout.write("Data, retriever and judge are ready.\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@ from tests.servers import Fault, ScriptedModel, TinyRetriever, dead_url, page, s
 from vrag.judge import JudgeSettings, ModelJudge, RuleJudge
 from vrag.settings import SearchSettings
 from vrag_agent.data.convert import Source, convert
-from vrag_agent.preflight import SAMPLE, Plan, data_problems, main, problems
+from vrag_agent.preflight import SAMPLE, Plan, data_problems, main, model_problems, problems
 
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
@@ -122,6 +122,17 @@ def test_rows_without_an_answer_are_named(tmp_path: Path) -> None:
     _, (found,) = data_problems(tmp_path / "bad.parquet", True)
     assert "1 of 3 rows" in found
     assert "row 2" in found
+
+
+def test_a_checkpoint_that_is_not_whole(tmp_path: Path) -> None:
+    assert model_problems("Qwen/Qwen2.5-VL-7B-Instruct") == []
+    (found,) = model_problems(str(tmp_path / "nothing"))
+    assert "there is no folder" in found
+    (found,) = model_problems(str(tmp_path))
+    assert "no config.json and no processor" in found
+    for name in ("config.json", "preprocessor_config.json"):
+        (tmp_path / name).write_text("{}")
+    assert model_problems(str(tmp_path)) == []
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
