@@ -60,8 +60,9 @@ def opened(browser: Browser, mode: str, documents: Path) -> Iterator[Page]:
         assert process.wait(PATIENCE) == 0
         assert gone(family)
     finally:
-        process.kill()
-        process.communicate()
+        if process.poll() is None:  # the launcher stops what it has started
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
 
 
 def answered(page: Page) -> None:
