@@ -21,7 +21,7 @@ import numpy as np
 
 from search_engine.context import page_contexts
 from search_engine.documents import Extracted, FileResult, SourceFile, discover
-from search_engine.index_records import ModelKey, SegmentData, SourceRecord, StoredItem, StoredText, portable
+from search_engine.index_records import ModelKey, Precision, SegmentData, SourceRecord, StoredItem, StoredText, portable
 from search_engine.index_store import IndexWriter, read_index
 from search_engine.lexical import count_terms
 from search_engine.models.base import Document, Embedder, Embedding, Vectors, begin, checked
@@ -85,6 +85,7 @@ class BuildOptions:
     """``batch_size`` documents go to the embedder at once; a commit holds about ``save_interval`` items.
 
     ``prune`` drops documents whose files are gone from the input; ``retry`` reads files again that failed before.
+    ``precision`` of the stored vectors from now on (None: as the index has it, which is float32 at first).
     """
 
     batch_size: int = 16
@@ -93,6 +94,7 @@ class BuildOptions:
     prune: bool = True
     retry: bool = False
     name: str | None = None
+    precision: Precision | None = None
     ingest: IngestOptions | None = None
 
     def __post_init__(self) -> None:
@@ -152,7 +154,7 @@ def update_index(
             raise ConfigError(f"{path} cannot be both the documents and the index; give the index a folder of its own")
         if not path.exists():
             raise ConfigError(f"there is no file or folder {path}; name a folder of documents or a .jsonl list")
-    with IndexWriter(index, ModelKey.of(embedder), corpus=corpus, name=options.name) as writer:
+    with IndexWriter(index, ModelKey.of(embedder), corpus=corpus, name=options.name, precision=options.precision) as writer:
         plan = _plan(writer, inputs, options)
         if plan.gone:
             writer.commit(removed=plan.gone)
@@ -197,9 +199,12 @@ def remove_documents(index: Path, embedder: Embedder, names: Iterable[str]) -> i
         return sum(record.items for record in gone.values())
 
 
-def compact_index(index: Path, embedder: Embedder) -> None:
-    """Rewrite an index without what was removed from it, and delete page images that no item names any more."""
-    with IndexWriter(index, ModelKey.of(embedder)) as writer:
+def compact_index(index: Path, embedder: Embedder, precision: Precision | None = None) -> None:
+    """Rewrite an index without what was removed from it, and delete page images that no item names any more.
+
+    ``precision``: that of the stored vectors, then and from now on (None: as it is).
+    """
+    with IndexWriter(index, ModelKey.of(embedder), precision=precision) as writer:
         writer.compact()
         stored = read_index(index)
         named = {stored.media(item) for segment in stored.segments for item in segment.items}

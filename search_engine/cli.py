@@ -12,7 +12,7 @@ from typing import get_args
 from search_engine.builder import BuildReport
 from search_engine.compressed_index import KINDS
 from search_engine.index_info import describe, sentences
-from search_engine.index_records import ModelKey
+from search_engine.index_records import ModelKey, Precision
 from search_engine.index_source import open_index
 from search_engine.models.registry import load_model
 from search_engine.progress import OnProgress
@@ -72,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("documents", nargs="+")
     compact = command("compact", _compact, "rewrite an index without what was removed from it")
     compact.add_argument("index", type=Path)
+    for sub in (build, compact):
+        sub.add_argument("--precision", choices=get_args(Precision), help="of the stored vectors (default: float32)")
     for name in ("index-info", "info"):
         info = command(name, _info, "say what an index is and check every file of it")
         info.add_argument("index", type=Path)
@@ -120,6 +122,7 @@ def _build(options: argparse.Namespace) -> None:
             prune=not options.keep,
             retry=options.retry,
             name=options.name,
+            precision=options.precision,
             progress=_reporter(options.progress),
         )
     _tell(report, options.progress)
@@ -145,7 +148,7 @@ def _remove(options: argparse.Namespace) -> None:
 
 
 def _compact(options: argparse.Namespace) -> None:
-    SearchEngine(options.model).compact(options.index)
+    SearchEngine(options.model).compact(options.index, options.precision)
     _say(f"{options.index} was compacted.")
 
 

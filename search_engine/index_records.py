@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -65,13 +65,19 @@ class Segment(Record):
         return next(file.sha256 for name, file in self.files.items() if name.endswith((".npy", ".bin")))
 
 
+#: How vectors are stored: float16 takes half the room and changes a cosine by less than 0.001.
+Precision = Literal["float32", "float16"]
+
+
 class Manifest(Record):
-    """``corpus`` is where page images and OCR results lie, as a portable path (see :func:`portable`)."""
+    """``corpus`` is where page images and OCR results lie, as a portable path (see :func:`portable`). ``precision`` is that
+    of the vectors of new segments."""
 
     format: int = FORMAT
     name: str
     model: ModelKey
     corpus: str
+    precision: Precision = "float32"
     segments: tuple[Segment, ...] = ()
 
 

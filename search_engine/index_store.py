@@ -39,6 +39,7 @@ from search_engine.index_records import (
     FileSum,
     Manifest,
     ModelKey,
+    Precision,
     Record,
     Segment,
     SegmentData,
@@ -253,7 +254,15 @@ class IndexWriter:
     nothing committed.
     """
 
-    def __init__(self, index: Path, model: ModelKey, *, corpus: Path | None = None, name: str | None = None) -> None:
+    def __init__(
+        self,
+        index: Path,
+        model: ModelKey,
+        *,
+        corpus: Path | None = None,
+        name: str | None = None,
+        precision: Precision | None = None,
+    ) -> None:
         self.path = Path(index)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -264,7 +273,8 @@ class IndexWriter:
             if (self.path / MANIFEST).exists():
                 self.manifest = read_manifest(self.path)
                 check_model(self.path, self.manifest.model, model)
-                changed = {"name": name, "corpus": None if corpus is None else portable(corpus, self.path)}
+                place = None if corpus is None else portable(corpus, self.path)
+                changed = {"name": name, "corpus": place, "precision": precision}
                 self.manifest = self.manifest.model_copy(update={k: v for k, v in changed.items() if v is not None})
             else:
                 self._refuse_foreign_folder()
@@ -272,6 +282,7 @@ class IndexWriter:
                     name=name or Path(os.path.abspath(self.path)).name,
                     model=model,
                     corpus=portable(corpus or self.path, self.path),
+                    precision=precision or "float32",
                 )
             self._sweep()
             self._sources = {s.name: self._read_sources(s) for s in self.manifest.segments}
@@ -369,7 +380,7 @@ class IndexWriter:
             "sources.jsonl": _jsonl(record.model_dump(mode="json") for record in data.sources),
             "items.jsonl": _jsonl(stored.model_dump(mode="json") for stored in data.items),
             "text.jsonl": _jsonl(map(_text_record, data.texts)),
-            "vectors.npy": _npy(data.vectors),
+            "vectors.npy": _npy(_stored(data.vectors, self.manifest.precision)),
             "postings.npz": _npz(data.postings.arrays()),
         }
         try:
@@ -459,6 +470,13 @@ def _rounded(box: Box) -> list[float]:
     return [round(value, 2) for value in box.as_list()]
 
 
+def _stored(vectors: NDArray[np.floating], precision: Precision) -> NDArray[np.floating]:
+    """Vectors in the precision of the index; in float32 when float16 cannot hold their values."""
+    if precision == "float16" and (not len(vectors) or float(np.abs(vectors).max()) < float(np.finfo(np.float16).max)):
+        return vectors.astype(np.float16)
+    return vectors.astype(np.float32, copy=False)
+
+
 def _npy(array: NDArray[np.generic]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
@@ -491,6 +509,6 @@ def _merged(segments: Sequence[OpenSegment]) -> SegmentData:
         sources=sources,
         items=items,
         texts=texts,
-        vectors=np.concatenate([segment.vectors[segment.alive] for segment in segments]),
+        vectors=np.concatenate([np.asarray(segment.vectors[segment.alive], np.float32) for segment in segments]),
         postings=merge_postings([(segment.postings, segment.alive) for segment in segments]),
     )

@@ -21,7 +21,7 @@ import numpy as np
 from search_engine.builder import BuildOptions, BuildReport, compact_index, remove_documents, update_index
 from search_engine.collection import Collection
 from search_engine.documents import Line
-from search_engine.index_records import ModelKey
+from search_engine.index_records import ModelKey, Precision
 from search_engine.index_source import index_name, open_index
 from search_engine.index_store import StoredIndex
 from search_engine.models.base import Document, Embedder, PairScorer, Query, close, reads, sees_pictures
@@ -143,10 +143,10 @@ class SearchEngine:
         self._take_in(folder)
         return removed
 
-    def compact(self, index: StrPath | None = None) -> None:
-        """Rewrite an index without what was removed from it."""
+    def compact(self, index: StrPath | None = None, precision: Precision | None = None) -> None:
+        """Rewrite an index without what was removed from it; ``precision``: of its vectors, float32 or float16."""
         folder = self._folder(index)
-        compact_index(folder, self.embedder)
+        compact_index(folder, self.embedder, precision)
         self._take_in(folder)
 
     # -------------------------------------------------------------------------------------------------------- loading

@@ -17,7 +17,7 @@ import pytest
 
 from search_engine.compressed_index import KINDS
 from search_engine.derived_index import FOLDER, inspect
-from search_engine.index_store import IndexWriter, read_manifest
+from search_engine.index_store import IndexWriter, read_index, read_manifest
 from tests.search_engine.vector_corpus import KEY, clustered, commit, opened, write
 
 VECTORS = clustered(1500)
@@ -200,3 +200,21 @@ def test_a_search_goes_on_while_the_file_is_replaced(index: Path) -> None:
     opened(index, vectors="hnsw")
     assert [numbers.tolist() for numbers, _ in before.search(QUERIES, 5)] == expected
     assert np.isfinite(before.search(QUERIES, 5)[0][1]).all()
+
+
+def test_vectors_stored_in_half_the_room(index: Path) -> None:
+    before = answers(index, "flat")
+    size = sum(file.stat().st_size for file in index.rglob("vectors.npy"))
+    with IndexWriter(index, KEY, precision="float16") as writer:
+        writer.compact()
+    for (_, scores), (_, exact) in zip(answers(index, "flat"), before, strict=True):
+        assert np.abs(np.array(scores) - exact).max() < 1e-3
+    commit(index, VECTORS[1200:], 1200)  # and the index stays with it
+    assert {segment.vectors.dtype for segment in read_index(index).segments} == {np.dtype(np.float16)}
+    assert sum(file.stat().st_size for file in index.rglob("vectors.npy")) < 0.65 * size
+    for kind in ("fp16", "ivf"):
+        assert answers(index, kind) == answers(index, "flat")
+    assert answers(index, "flat", mapped=True) == answers(index, "flat")
+    large = VECTORS[:3] * np.float32(1e6)
+    commit(index, large, 1500)  # more than float16 can hold
+    assert read_index(index).segments[-1].vectors.dtype == np.float32
