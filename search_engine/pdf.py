@@ -62,7 +62,7 @@ def open_pdf(path: Path, max_pages: int) -> Document:
     try:
         document = pymupdf.open(path, filetype="pdf")
     except Exception as error:  # MuPDF's errors have no common type that is part of its interface
-        raise _failure("it is not a PDF, or is damaged beyond repair", error) from error
+        raise _failure("it is not a PDF, or is damaged beyond repair", error, path) from error
     try:
         if not document.is_pdf:
             raise MediaError("it is not a PDF, whatever its name says")
@@ -196,9 +196,13 @@ def _clean(text: str) -> str:
     return "".join(c for c in text if (c.isprintable() and c != " ") or "\ue000" <= c <= "\uf8ff")
 
 
-def _failure(what: str, error: Exception) -> MemoryError | MediaError:
-    """The error to raise for one of MuPDF's, whose message begins with a code and may have several lines."""
-    first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def _failure(what: str, error: Exception, path: Path | None = None) -> MemoryError | MediaError:
+    """The error to raise for one of MuPDF's, whose message begins with a code and may have several lines.
+
+    It may name the file by where it lies on this machine, which is nobody's business who reads the report.
+    """
+    said = str(error).strip() if path is None else str(error).strip().replace(str(path), path.name)
+    first = (said.splitlines() or [type(error).__name__])[0][:200]
     if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(first):
         return MemoryError(first)
     return MediaError(f"{what} ({first})")

@@ -231,6 +231,8 @@ def _open(data: bytes, name: str, max_bytes: int, max_pixels: int) -> Image.Imag
 
 
 def _damaged(name: str, error: Exception) -> MediaError:
+    if isinstance(error, MemoryError):
+        return MediaError(f"{name}: there is not enough memory to decode the image.")
     return MediaError(f"{name}: the image is damaged and cannot be decoded ({error}).")
 
 

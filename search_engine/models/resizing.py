@@ -89,7 +89,8 @@ def rgb_at(source: ImageSource, sizes: Iterable[tuple[int, int]]) -> Image.Image
     try:
         image = to_rgb(opened)
     except Exception as error:  # Pillow's decoders raise almost anything on damaged data.
-        raise MediaError(f"{_name(source)} cannot be decoded: {error}") from error
+        reason = "there is not enough memory for it" if isinstance(error, MemoryError) else str(error)
+        raise MediaError(f"{_name(source)} cannot be decoded: {reason}") from error
     finally:
         if opened is not source:
             opened.close()

@@ -11,12 +11,12 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from starlette.exceptions import HTTPException
 
 from search_engine.models.base import Query
 from search_engine.reranking import Reranked
-from search_engine.service import guards
+from search_engine.service import docs_page, guards
 from search_engine.service.batching import Batcher, Overloaded, Stopped
 from search_engine.service.engines import index_marks, open_indexes
 from search_engine.service.media import Thumbnails
@@ -197,7 +197,14 @@ def create_app(
         version=__version__,
         description="Finds pages, pictures, clips and passages, and serves their images by id.",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return HTMLResponse(docs_page.render(app.openapi()))
+
     app.state.service = service
     app.include_router(open_router)
     app.include_router(router)

@@ -148,7 +148,10 @@ class LimitBody:
         return await self.app(scope, replay, send)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        detail = f"The body is larger than {self._limit:,} bytes; send fewer or shorter queries in one request."
+        detail = (
+            f"The body is larger than {self._limit:,} bytes; send fewer or shorter queries and smaller pictures in one request, "
+            "or let the service take more with VRAG_SEARCH_MAX_BODY_BYTES."
+        )
         await refusal(413, detail, {"Connection": "close"})(scope, receive, send)
 
 

@@ -42,7 +42,7 @@ class ServiceSettings(BaseSettings):
     max_top_k: int = Field(100, ge=1)
     max_rerank: int = Field(100, ge=1, description="hits of one query that the reranker looks at")
     max_id_chars: int = Field(512, ge=1)
-    max_body_bytes: int = Field(4 * 2**20, ge=1)
+    max_body_bytes: int = Field(16 * 2**20, ge=1, description="of a request; pictures to search by travel in it")
     max_batch: int = Field(128, ge=1, description="queries that are embedded and searched together at most")
     max_waiting: int = Field(4096, ge=1, description="queries that may wait; beyond it clients are asked to come back")
     max_pause: float = Field(

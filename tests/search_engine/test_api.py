@@ -329,7 +329,14 @@ def test_health_metrics_and_the_description(server, engine):
         for method, operation in operations.items():
             assert operation["summary"], f"{method} {path}"
             assert operation["description"], f"{method} {path}"
-    assert server.client.get("/docs").status_code == 200
+    page = server.client.get("/docs")
+    assert page.status_code == 200
+    assert "http" not in page.text.replace("<!doctype html>", "").replace("http-equiv", ""), (
+        "nothing comes from elsewhere"
+    )
+    for path in server.client.get("/openapi.json").json()["paths"]:
+        assert f"</b> {path}</h2>" in page.text
+    assert "vrag_ret" in page.text
 
 
 def test_two_services_in_one_process_count_apart(server, index):

@@ -152,3 +152,12 @@ def test_one_broken_page_does_not_hide_the_others(tmp_path: Path) -> None:
         with pytest.raises(MediaError, match="cannot be read"):
             load_page(document, 2)
         render(load_page(document, 3), OPTIONS)
+
+
+def test_the_reason_of_a_damaged_file_does_not_tell_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "broken.pdf"
+    path.write_bytes(b"%PDF-1.7\nnothing of a document")
+    with pytest.raises(MediaError, match="damaged beyond repair") as error:
+        open_pdf(path, 10)
+    assert str(tmp_path) not in str(error.value)
+    assert tmp_path.name not in str(error.value)

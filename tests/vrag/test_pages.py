@@ -332,3 +332,16 @@ def test_a_page_holds_the_bytes_it_was_given() -> None:
     assert page.data is GOOD
     assert len(repr(page)) < 300
     assert len(repr(view_of(page))) < 300
+
+
+def test_too_little_memory_is_not_called_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "PNG")
+
+    def starved(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", starved)
+    with pytest.raises(MediaError, match="not enough memory") as error:
+        decode_rgb(buffer.getvalue(), "page 3")
+    assert isinstance(error.value.__cause__, MemoryError)
