@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vrag.errors import VragError
 from vrag.events import Answered, Citation, Event, Failed, SearchStarted, Usage, ViewShown
+from vrag.judge import Judge, JudgeFailed
 from vrag.matching import RULE_JUDGES
 from vrag.questions import Question
 
@@ -31,7 +32,7 @@ Ask = Callable[[Question], AsyncIterator[Event]]
 
 
 class Result(BaseModel):
-    """How one question went. ``scores`` holds the verdict of each rule judge; empty without a reference answer."""
+    """How one question went. ``scores`` holds the verdict of each judge by its name; empty without a reference answer."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -148,6 +149,27 @@ async def evaluate(
     return [done[question.uid] for question in questions]
 
 
+async def graded(results: Sequence[Result], judge: Judge, concurrency: int = 8) -> list[Result]:
+    """The results with the verdicts of one more judge in ``scores``, under its name (a model's id, or ``rule:...``).
+
+    Where the judge failed there is no entry, so a figure never rests on a missing verdict; :func:`summary` counts them.
+    Raises JudgeError when too many fail.
+    """
+    room = asyncio.Semaphore(concurrency)
+
+    async def one(result: Result) -> Result:
+        if result.reference is None:
+            return result
+        async with room:
+            judgement = await judge.ajudge(result.query, result.reference, result.answer)
+        if isinstance(judgement, JudgeFailed):
+            log.warning("%s: %s", result.uid, judgement.reason)
+            return result
+        return result.model_copy(update={"scores": {**result.scores, judge.name: judgement.score}})
+
+    return list(await asyncio.gather(*(one(result) for result in results)))
+
+
 async def _watch(ask: Ask, question: Question) -> list[Event]:
     """All events of one run; a question that cannot even be asked ends with the error that says why."""
     events: list[Event] = []
@@ -191,6 +213,10 @@ def summary(results: Sequence[Result]) -> dict[str, Any]:
     }
     for name in RULE_JUDGES:
         figures[name] = mean([result.scores.get(name, 0.0) for result in answerable])
+    for name in sorted({name for result in answerable for name in result.scores} - set(RULE_JUDGES)):
+        verdicts = [result.scores[name] for result in answerable if name in result.scores]
+        figures[f"judge {name}"] = mean(verdicts)
+        figures[f"judge {name} failed"] = len(answerable) - len(verdicts)
     figures["cited_reference_page"] = mean([float(bool(result.cited)) for result in paged])
     figures["saw_reference_pages"] = mean([result.seen or 0.0 for result in paged])
     for field in ("seconds", "calls", "searches", "images", "image_pixels", "image_bytes", "prompt_tokens"):

@@ -26,6 +26,7 @@ from search_engine.search_engine import SearchEngine
 from vrag.chat import AsyncChatModel
 from vrag.evaluation import Result, evaluate, summary
 from vrag.events import Event
+from vrag.judge import JUDGES
 from vrag.questions import Question, read_questions
 from vrag.react_episode import ReactEpisode
 from vrag.retriever import AsyncHttpRetriever
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top-k", type=int, default=3)
     parser.add_argument("--concurrency", type=int, default=2)
     parser.add_argument("--limit", type=int, help="only the first N questions")
+    parser.add_argument("--judge", choices=JUDGES, help="one more judge: model (VRAG_JUDGE_BASE_URL, ...) or a rule")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth question")
 
 
@@ -166,5 +168,6 @@ def rows(questions: list[Question], results: list[Result]) -> list[dict[str, Any
     out = []
     for name, part in slices.items():
         figures = summary(part)
-        out.append({"slice": name, **{column: figures[column] for column in columns}})
+        judged = {key: value for key, value in figures.items() if key.startswith("judge ")}
+        out.append({"slice": name, **{column: figures[column] for column in columns}, **judged})
     return out

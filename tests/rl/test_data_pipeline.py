@@ -55,11 +55,10 @@ def test_from_questions_to_dialogues(urls: tuple[str, str], tmp_path: Path) -> N
     made = script(
         "data_construct_pipeline", questions, "--output", tmp_path / "made", "--split", "train",
         "--base-url", model, "--search-url", search, "--max-pixels", READER_MAX_PIXELS,
-        "--judge", "contains", "--questions-limit", 2, "--concurrency", 1,
+        "--judge", "contains", "--questions-limit", 1, "--concurrency", 1,
     )  # fmt: skip
-    assert made["attempts"] == 2
-    assert made["chosen"] >= 1
-    assert made["chosen"] + sum(made["dropped"].values()) == 2
+    assert made["attempts"] == 1
+    assert made["chosen"] == 1
     for form in ("llamafactory", "trl"):
         converted = script(
             "cot_convert_sft", tmp_path / "made" / "demonstrations.jsonl", "--output", tmp_path / form, "--format", form
@@ -73,7 +72,7 @@ def test_from_questions_to_dialogues(urls: tuple[str, str], tmp_path: Path) -> N
 
     again = script(
         "data_construct_pipeline", questions, "--output", tmp_path / "made", "--split", "train",
-        "--base-url", "http://127.0.0.1:9/v1", "--search-url", search, "--judge", "contains", "--questions-limit", 2,
+        "--base-url", "http://127.0.0.1:9/v1", "--search-url", search, "--judge", "contains", "--questions-limit", 1,
     )  # fmt: skip
     assert again["chosen"] == made["chosen"]  # nothing had to be asked again
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import Fault, Json, Scripted, ScriptedModel, serve
 from vrag.errors import ConfigError, ModelError
-from vrag.evaluation import evaluate, judge, read_results, summary
+from vrag.evaluation import evaluate, graded, judge, read_results, summary
 from vrag.events import Answered, Citation, Event, Failed, Usage, ViewRef, ViewShown
 from vrag.geometry import Box
 from vrag.items import Item
+from vrag.judge import JudgeSettings, ModelJudge, RuleJudge
 from vrag.questions import Question, read_questions
 
 PAGE = Item(id="report_3", kind="image", document="report.pdf", page=3, width=100, height=200)
@@ -137,3 +139,22 @@ def test_bad_questions_are_named_by_line(tmp_path: Path, text: str, words: str) 
     path.write_text(text)
     with pytest.raises(ConfigError, match=words):
         read_questions(path)
+
+
+def test_one_more_judge_is_named_in_the_figures() -> None:
+    results = [judge(question("a"), events("It is 42."), 1.0), judge(question("b"), events("7"), 1.0)]
+    unknown = judge(question("c", answer=None), events("42"), 1.0)
+
+    def script(body: Json) -> Scripted:
+        text = body["messages"][0]["content"]
+        return "<judge>True</judge>" if "It is 42." in text else Fault(500, {"error": {"message": "oops"}})
+
+    with serve(ScriptedModel(script).app) as url:
+        settings = JudgeSettings(base_url=f"{url}/v1", model="judge-7b", retries=0)
+        with ModelJudge(settings) as model:
+            some = asyncio.run(graded([*results, unknown], model))
+    assert [result.scores.get("judge-7b") for result in some] == [1.0, None, None]
+    figures = summary(some)
+    assert (figures["judge judge-7b"], figures["judge judge-7b failed"]) == (1.0, 1)
+    by_rule = asyncio.run(graded(results, RuleJudge("numeric")))
+    assert summary(by_rule)["judge rule:numeric"] == 0.5
