@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from PIL import Image
 
+from vrag.chat import Piece
 from vrag.episode import Episode, Frame, Generate, Generation, Outcome
 from vrag.errors import MediaError, ModelError, RetrieverError, VragError
 from vrag.events import Answered, CropRequested, Event, GraphChanged, Memorized, SearchResults, SearchStarted
@@ -35,7 +36,7 @@ from vrag.records import RecordWriter
 from vrag.retriever import AsyncRetriever
 from vrag.runner import arun
 from vrag.turns import kept_reply
-from vrag_agent.template import ChatTemplate, Piece
+from vrag_agent.template import ChatTemplate
 from vrag_agent.trajectory import Action, Sample, Span, Trajectory
 
 _T = TypeVar("_T")
@@ -185,7 +186,7 @@ class _TokenChat:
         self._said: str | None = None
         self._purposes: list[str] = []
 
-    async def stream(self, request: Generate) -> AsyncIterator[Generation]:
+    async def stream(self, request: Generate) -> AsyncGenerator[Piece | Generation, None]:
         yield await self.complete(request)
 
     async def complete(self, request: Generate) -> Generation:
@@ -294,7 +295,7 @@ class _TokenChat:
         return sample
 
     def _begun(self, request: Generate) -> Sample:
-        piece: Piece = self._template.prompt(request.messages, request.tools)
+        piece = self._template.prompt(request.messages, request.tools)
         if self.samples:
             self._note("rebuilt")
         if len(piece.ids) > self._limits.max_prompt_tokens:

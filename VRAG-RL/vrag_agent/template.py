@@ -138,7 +138,8 @@ def decode_view(view: View) -> Image.Image:
     """The picture of a view as the processor takes it. Raises MediaError."""
     try:
         with Image.open(io.BytesIO(view.jpeg())) as file:
-            return file.convert("RGB")
+            picture: Image.Image = file.convert("RGB")
+            return picture
     except OSError as error:
         raise MediaError(f"A picture of {view.item.id} cannot be decoded ({error}).") from error
 
