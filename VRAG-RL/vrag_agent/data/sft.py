@@ -86,9 +86,9 @@ def train(model_path: str, data: Path, output: Path, options: SftOptions, resume
     rows, dropped = encode_all(template, read_dialogues(data), data.parent, options.cutoff)
     held = int(len(rows) * options.validation)
     bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported() if options.bf16 is None else options.bf16
-    model = transformers.AutoModelForImageTextToText.from_pretrained(
-        model_path, dtype=torch.bfloat16 if bf16 else torch.float32
-    )
+    # Weights that are trained stay in fp32 (bf16 is for the computation): a step of 1e-5 vanishes in bf16's 8 bits.
+    dtype = torch.bfloat16 if bf16 and options.lora_rank else torch.float32
+    model = transformers.AutoModelForImageTextToText.from_pretrained(model_path, dtype=dtype)
     if not options.train_vision:
         freeze_vision(model)
     trainer = trl.SFTTrainer(
