@@ -1,4 +1,4 @@
-"""The two halves of scripts/vllm_cpu_check: make a tiny checkpoint; compare a server's vectors of it with local ones."""
+"""What the checks against vLLM need in .venv-models: make a tiny checkpoint; compare a server's vectors of it with local ones."""
 
 from __future__ import annotations
 
@@ -41,11 +41,17 @@ def make(path: Path) -> None:
             "additional_special_tokens": special,
             "model_max_length": 32_768,
         },
+        "generation_config.json": {"eos_token_id": _token_id(path, "<|im_end|>")},
         "preprocessor_config.json": {**processor, "image_processor_type": "Qwen2VLImageProcessorFast"},
         "video_preprocessor_config.json": {**processor, "video_processor_type": "Qwen3VLVideoProcessor"},
     }
     for name, content in files.items():
         (path / name).write_text(json.dumps(content))
+
+
+def _token_id(path: Path, token: str) -> int:
+    added = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
+    return int(next(entry["id"] for entry in added if entry["content"] == token))
 
 
 def compare(path: Path, url: str) -> int:
