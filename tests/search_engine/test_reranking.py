@@ -14,7 +14,7 @@ from search_engine.reranking import NO_RERANKER, depth_of, second_look
 from search_engine.search_engine import SearchEngine
 from search_engine.service import create_app
 from search_engine.tokens import document_terms, query_terms
-from tests.search_engine.api_server import Server, build, running, settings_for, write_documents
+from tests.search_engine.api_server import Server, build, running, settings_for, wait_for, write_documents
 from vrag.errors import ConfigError, ModelError
 from vrag.items import Hit, Item
 from vrag.retriever import HttpRetriever
@@ -270,3 +270,11 @@ def test_a_model_is_closed_with_its_engine(index: Path) -> None:
         assert server.client.post("/search", json={"queries": [QUESTION]}).status_code == 200
         assert scorer.closed == 1
     assert scorer.closed == 2
+
+
+def test_a_reranker_that_cannot_be_used_stops_the_start_with_a_sentence(index: Path, tmp_path: Path) -> None:
+    with Server(create_app(settings_for(index, reranker=str(tmp_path / "nothing")))) as server:
+        wait_for(lambda: server.client.get("/health").json()["status"] == "failed")
+        detail = server.client.get("/health").json()["detail"]
+    assert "nothing" in detail
+    assert "no directory" in detail or "pip install" in detail

@@ -283,3 +283,20 @@ def test_a_reranker_looks_at_pictures_clips_and_texts(engine: SearchEngine, qwen
         assert found["score"] == pytest.approx([score for score, _ in expected], abs=1e-6)
         assert [entry["id"] for entry in found["data"]] == [item for _, item in expected]
         assert {entry["type"] for entry in found["data"]} == {"image", "video", "text"}
+
+
+def test_a_service_loads_model_and_reranker_by_its_settings(
+    media: Path, checkpoint: Path, qwen3_path: Path, tmp_path: Path
+) -> None:
+    SearchEngine(str(checkpoint)).build_index(media / "text", tmp_path / "text_index", workers=1, progress=False)
+    settings = settings_for(tmp_path / "text_index", model=str(checkpoint), reranker=str(qwen3_path))
+    with running(create_app(settings)) as server:
+        body = {"queries": ["maps of the tidal basin"], "rerank": True}
+        answer = server.client.post("/search", json=body).json()
+        assert "notes" not in answer
+        (found,) = answer["results"]
+        assert [entry["id"] for entry in found["data"]] == ["minutes"]
+        assert 0 < found["score"][0] < 1
+        # Taken up again, the index keeps the models that are loaded.
+        assert server.client.post("/admin/reload").status_code == 200
+        assert server.client.post("/search", json=body).json()["results"] == [found]
