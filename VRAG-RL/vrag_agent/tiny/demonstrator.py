@@ -44,6 +44,11 @@ class Habits:
     read_small: float = 0.4
 
 
+#: A VimRAG context names the question twice among twice as many tokens: copying both of its words into a query takes more
+#: examples of it.
+HABITS = {"vrag": Habits(), "vimrag": Habits(guess=0.2, right_query=0.45, colour_only=0.5)}
+
+
 async def demonstrate(
     task: TinyTask,
     world: World,
@@ -59,7 +64,7 @@ async def demonstrate(
         rng = random.Random(stream)
         card = rng.choice(world.training)
         seen = _Seeing(retriever, world)
-        expert = _Expert(task, world, card, seen.cards, rng, habits or Habits())
+        expert = _Expert(task, world, card, seen.cards, rng, habits or HABITS[task.agent])
         model = ScriptedModel(template, expert.turns())
         return await roll_out(task.episode(card.question), model, seen, template, task.limits, uid=str(stream))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,7 @@ def fine_tune(model: Any, processor: Any, samples: Sequence[Sample], settings: S
     started, step, loss = time.monotonic(), 0, torch.zeros(())
     model.train()
     for _ in range(settings.epochs):
-        order = rng.sample(list(samples), len(samples))
-        for at in range(0, len(order) - settings.batch + 1, settings.batch):
-            batch = order[at : at + settings.batch]
+        for batch in _batches(samples, settings.batch, rng):
             rate = settings.lr * min(1.0, (step + 1) / settings.warmup) * (0.1 + 0.9 * (1 - step / steps))
             for one in optimizer.param_groups:
                 one["lr"] = rate
@@ -52,3 +50,13 @@ def fine_tune(model: Any, processor: Any, samples: Sequence[Sample], settings: S
             if step % 100 == 0:
                 log.info("SFT step %d of %d: loss %.3f, %.0f s", step, steps, loss.item(), time.monotonic() - started)
     return {"steps": step, "loss": loss.item(), "seconds": time.monotonic() - started}
+
+
+def _batches(samples: Sequence[Sample], size: int, rng: random.Random) -> Iterator[list[Sample]]:
+    """Full batches of an epoch, of samples of about one length: less padding to compute. Drawn anew each time."""
+    order = rng.sample(list(samples), len(samples))
+    pool = 8 * size
+    for start in range(0, len(order), pool):
+        near = sorted(order[start : start + pool], key=lambda sample: len(sample.ids))
+        batches = [near[at : at + size] for at in range(0, len(near) - size + 1, size)]
+        yield from rng.sample(batches, len(batches))
