@@ -42,8 +42,8 @@ class RetrievalSettings(BaseSettings):
     device: str = Field(
         default="cpu", description='where vectors are searched: "cpu", "cuda", "cuda:1"; flat, fp16, ivf'
     )
-    ivf_probes: int = Field(default=64, ge=1, description="ivf: lists that a query looks into")
-    hnsw_depth: int = Field(default=128, ge=1, description="hnsw: how many nodes a search keeps in view")
+    ivf_probes: int = Field(default=128, ge=1, description="ivf: lists that a query looks into")
+    hnsw_depth: int = Field(default=256, ge=1, description="hnsw: how many nodes a search keeps in view")
     exact_rows: int = Field(
         default=4096,
         ge=0,

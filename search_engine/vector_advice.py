@@ -13,22 +13,26 @@ from search_engine.settings import RetrievalSettings
 from search_engine.vectors import live_rows, open_vectors
 from vrag.errors import IndexError_
 
-#: Up to so many vectors: the kind, and what it costs and gives.
+#: Up to so many vectors: the kind, its bytes a dimension, and what 100,000 synthetic embeddings of 2048 dimensions gave.
 _ADVICE = (
-    (150_000, "flat", "exact"),
-    (600_000, "fp16", "half the memory of exact search"),
-    (10_000_000, "ivf", "a quarter of the memory of exact search"),
+    (150_000, "flat", 4.0, "exact"),
+    (600_000, "fp16", 2.0, "recall@10 of 1.000 in half the memory; every query still reads all vectors"),
+    (
+        10_000_000,
+        "ivf",
+        1.055,
+        "recall@10 of 0.988 in a quarter of the memory, at a fifth of the time of exact search; hnsw gave 0.994 at a "
+        "twentieth of the time, in twice the memory of ivf",
+    ),
 )
-_BYTES = {"flat": 4.0, "fp16": 2.0, "ivf": 1.05}
 
 
 def advice(vectors: int, dimension: int) -> str:
     """A sentence."""
-    for most, kind, why in _ADVICE:
+    for most, kind, width, why in _ADVICE:
         if vectors <= most:
-            return (
-                f"Advice: vectors={kind} ({why}), about {vectors * dimension * _BYTES[kind] / 1e9:,.2f} GB in memory."
-            )
+            size = vectors * dimension * width
+            return f"Advice: vectors={kind}, about {size / 1e9:,.2f} GB in memory ({why})."
     return "Advice: vectors=milvus on a cluster; this is more than one machine searches well."
 
 

@@ -22,8 +22,8 @@ import numpy as np
 
 KINDS = ("flat", "mapped", "fp16", "sq8", "ivf", "hnsw")
 LATENT, PAGES, TOPICS = 256, 20, 512
-#: ivf: lists looked into, hnsw: nodes kept in view; the middle one is the default.
-EFFORTS = {"ivf": (16, 64, 256), "hnsw": (64, 128, 512)}
+#: ivf: lists looked into, hnsw: nodes kept in view; the last one is the default.
+EFFORTS = {"ivf": (8, 32, 128), "hnsw": (32, 64, 256)}
 
 
 @dataclass
