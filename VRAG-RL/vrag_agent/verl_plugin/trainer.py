@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from typing import Any
 
 import ray
@@ -74,8 +75,15 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
     # The update
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Rows are filled up to whole mini-batches of equal size on every rank."""
-        return dp_size * self._updates
+        """Rows are filled up to whole micro-batches in every mini-batch on every rank."""
+        whole = self.config.actor_rollout_ref
+        micro = 1
+        if not whole.actor.use_dynamic_bsz:
+            sizes = [whole.actor.ppo_micro_batch_size_per_gpu, whole.rollout.log_prob_micro_batch_size_per_gpu]
+            if self.use_reference_policy and not self.ref_in_actor:
+                sizes.append(whole.ref.log_prob_micro_batch_size_per_gpu)
+            micro = math.lcm(*(int(size) for size in sizes if size))
+        return int(dp_size * self._updates * micro)
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
