@@ -16,6 +16,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -195,6 +196,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Ended from outside, it must not leave its search service behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     task = TinyTask(options.agent, options.family, not options.no_crop)
     run: Path = options.run
     try:
