@@ -16,7 +16,7 @@ pytest.importorskip("omegaconf")
 from omegaconf import OmegaConf
 
 from tests.rl.training_runs import WORDS, write_data
-from tests.servers import ScriptedModel, TinyRetriever, dead_url, page, serve
+from tests.servers import TinyRetriever, dead_url, page, serve
 from vrag.errors import ConfigError
 from vrag.vimrag_episode import VimragEpisode
 from vrag_agent import preflight
@@ -137,49 +137,16 @@ def test_where_nothing_is_missing_nothing_is_said(folder: Path, search_url: str)
     assert look(config_of(folder), search_url, judge=RULE) == []
 
 
-def test_a_judge_that_answers_is_enough(folder: Path, search_url: str) -> None:
-    with serve(ScriptedModel(lambda _: "<judge>True</judge>").app) as url:
-        judge = {"kind": "model", "settings": {"base_url": f"{url}/v1"}}
-        assert look(config_of(folder), search_url, judge=judge) == []
-
-
 def test_everything_that_is_missing_is_said_at_once(folder: Path) -> None:
     judge = {"kind": "model", "settings": {"base_url": f"{dead_url()}/v1", "model": "judge", "retries": 0}}
     config = config_of(folder, val=folder / "none.parquet", model=folder / "nowhere", batch=3, n=1)
     said = look(config, f"{dead_url()}/search", judge=judge)
     for expected in (
-        "Retriever: Nothing answers",
-        "Judge: The judge gave no verdict",
-        "data.val_files: there is no file",
-        "there is no folder",
-        "has to be a multiple of",
+        "none.parquet is not there",
+        "Nothing answers",
+        "The judge gave no verdict",
+        "nowhere",
+        "multiple of",
         "at least 2",
     ):
         assert any(expected in problem for problem in said), (expected, said)
-
-
-def test_a_judge_that_talks_nonsense_is_no_judge(folder: Path, search_url: str) -> None:
-    with serve(ScriptedModel(lambda _: "Well, it depends.").app) as url:
-        judge = {"kind": "model", "settings": {"base_url": f"{url}/v1", "model": "scripted"}}
-        [said] = look(config_of(folder), search_url, judge=judge)
-    assert "never ended its reply with" in said
-
-
-def test_data_without_what_the_reward_needs_is_refused(folder: Path, tmp_path: Path, search_url: str) -> None:
-    import pandas
-
-    rows = pandas.read_parquet(folder / "train.parquet").to_dict("records")
-    for row in rows:
-        row["extra_info"] = {"index": 0, "question": "Which?"}
-    pandas.DataFrame(rows).to_parquet(tmp_path / "pageless.parquet")
-    for row in rows[:5]:
-        row["reward_model"] = {"style": "rule", "ground_truth": ""}
-    pandas.DataFrame(rows).to_parquet(tmp_path / "answerless.parquet")
-    [said] = look(config_of(folder, train=tmp_path / "pageless.parquet"), search_url, judge=RULE)
-    assert "names reference pages" in said
-    assert "the retrieval reward" in said
-    vimrag = {"reward": {"preset": "vimrag"}}
-    assert look(config_of(folder, train=tmp_path / "pageless.parquet"), search_url, judge=RULE, **vimrag) == []
-    said_of_answers = look(config_of(folder, train=tmp_path / "answerless.parquet"), search_url, judge=RULE, **vimrag)
-    assert sum("row " in problem for problem in said_of_answers) == 3
-    assert any("2 more rows like these" in problem for problem in said_of_answers)
