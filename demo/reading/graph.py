@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from demo.reading.dialogue import (
     MAX_SEARCHES,
@@ -126,7 +126,7 @@ class _Plan:
         self.question = analyse(talk.question)
         self.chinese = self.question.chinese
         alone = self.question.extreme or not self.question.clauses
-        self.parts = [self.question] if alone else subquestions(self.question)
+        self.parts = [self.question] if alone else [_own_terms(part) for part in subquestions(self.question)]
         self.targets = [self.question] if alone else [self.question, *self.parts]
         facts = [fact for node in talk.nodes for fact in facts_of(node.summary, node.id)]
         noted = {fact.node for fact in facts}
@@ -232,7 +232,7 @@ class _Plan:
         """The parents of a search for a target, and its words where they come from what another part found."""
         if target in self.parts[1:]:
             first = self.best(self.parts[0])
-            alone = len(keywords(target.text)) >= 3 and not _LEANS.search(target.text)
+            alone = _stands_alone(target)
             if alone and not self._attempts(target):
                 return (ROOT,), ""
             if not alone and first is not None and first.certainty >= WEAK and first.node:
@@ -330,6 +330,16 @@ class _Plan:
             for fact in self.facts
             if (fact.node, fact.label, _about(fact.about)) == (whole.node, whole.label, about)
         )
+
+
+def _stands_alone(part: Question) -> bool:
+    """Whether a part of a question says by itself what it asks for."""
+    return len(keywords(part.text)) >= 3 and not _LEANS.search(part.text)
+
+
+def _own_terms(part: Question) -> Question:
+    """A part without what it inherits from the others, where it stands alone: its page need not say anything of them."""
+    return replace(part, terms=analyse(part.text).terms) if _stands_alone(part) else part
 
 
 def _plain(text: str) -> str:
