@@ -88,9 +88,13 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
         fields = ["response_mask", "advantages", "extra_fields", "rm_scores"]
+        if self.config.actor_rollout_ref.rollout.calculate_log_probs:
+            fields += ["old_log_probs", "rollout_log_probs"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         extras = [dict(getattr(one, "data", one)) for one in _listed(data["extra_fields"])]
         metrics.update(_reward_metrics(batch, extras, [float(row.sum()) for row in data["rm_scores"].unbind()]))
+        if "rollout_log_probs" in fields:
+            metrics["rollout/logprob_diff_max"] = _largest_difference(data)
         if not self.settings.ggpo.enable:
             return batch
         masks = [row.clone() for row in data["response_mask"].unbind()]
@@ -171,6 +175,13 @@ def _reward_metrics(batch: KVBatchMeta, extras: list[dict[str, Any]], rewards: l
         out[f"reward/{name}"] = sum(values) / len(values)
     out["rollout/samples_per_trajectory"] = sum(not tag.get("is_padding") for tag in batch.tags) / len(once)
     return out
+
+
+def _largest_difference(data: TensorDict) -> float:
+    """Between the log-probabilities of rollout and training, over all sampled tokens: 0 but for rounding where both see the
+    same ids, pictures and positions."""
+    rows = zip(*(data[name].unbind() for name in ("old_log_probs", "rollout_log_probs", "response_mask")), strict=True)
+    return max((float(((old - rolled) * mask).abs().max()) for old, rolled, mask in rows if len(mask)), default=0.0)
 
 
 def _listed(values: Any) -> list[Any]:
