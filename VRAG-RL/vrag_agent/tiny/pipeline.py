@@ -92,12 +92,9 @@ def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
         merge = [sys.executable, str(SCRIPTS / "model_merger.py"), str(last.parent), "--output", str(merged)]
         _step(seconds, "merge", merged / "config.json", merge)
         for checkpoint in (run / "sft", merged):
-            _validated(run, checkpoint) or _step(
-                seconds,
-                "validate",
-                None,
-                [*tiny, "validate", str(run), str(checkpoint), *common, "--search-url", url],
-            )
+            if _validated(run, checkpoint) is None:
+                look = [*tiny, "validate", str(run), str(checkpoint), *common, "--search-url", url]
+                _step(seconds, "validate", None, look)
     found = list(verdicts(_validated(run, run / "sft"), _validated(run, merged), _metrics(run / name)))
     _summary(run, seconds, found)
     return 0 if all(verdict.holds for verdict in found) else 1

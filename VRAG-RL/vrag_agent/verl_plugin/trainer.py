@@ -38,7 +38,7 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
     def __init__(self, config: Any) -> None:
         if config.trainer.v1.trainer_mode != "sync":
             raise ConfigError("trainer.v1.trainer_mode has to be sync: the other modes are not supported here.")
-        self.settings = training.read(OmegaConf.to_container(config.vrag, resolve=True))
+        self.settings = training.read(OmegaConf.to_container(config.vrag, resolve=True))  # type: ignore[arg-type]
         super().__init__(config)
         actor = config.actor_rollout_ref.actor
         train, mini = config.data.train_batch_size, actor.ppo_mini_batch_size
