@@ -304,7 +304,8 @@ class _Plan:
             thought = "读过的内容里没有与问题相符的。" if self.chinese else "Nothing that I read fits the question."
             step = Step(thought, AddAnswer(tuple(node.id for node in self.talk.nodes[-1:]) or (ROOT,), nothing))
         else:
-            text = "; ".join(dict.fromkeys(fact.text for fact in used))
+            texts = dict.fromkeys(fact.text for fact in used)
+            text = "; ".join(part.rstrip(".。") for part in texts) if len(texts) > 1 else used[0].text
             read = ", ".join(f"“{quote(fact.text, 80)}”" for fact in used)
             thought = f"我读到：{read}。" if self.chinese else f"I read {read}."
             step = Step(thought, AddAnswer(tuple(dict.fromkeys(fact.node or ROOT for fact in used)), text))
