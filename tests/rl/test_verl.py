@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -225,3 +227,27 @@ def test_ctrl_c_ends_a_run_and_leaves_its_checkpoint(root: Path, checkpoints: di
     latest = int((out / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert latest >= 2
     assert (out / "checkpoints" / f"global_step_{latest}" / "actor").is_dir()
+
+
+def test_a_rollout_server_that_is_killed_ends_the_run(root: Path, checkpoints: dict[str, Any], search_url: str) -> None:
+    out = root / "killed"
+    arguments = settings(
+        checkpoints["qwen2_5_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vrag",
+        trainer__n_gpus_per_node=1,
+        trainer__total_training_steps=500,
+        trainer__save_freq=1,
+    )
+    with Run(out, arguments) as run:
+        run.wait_for_step(1)
+        servers = [pid for pid in run.left() if b"HfServer" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert servers
+        for pid in servers:
+            os.kill(pid, signal.SIGKILL)
+        found = run.wait()
+    assert found.status == 1
+    assert "The run failed" in found.log
+    assert (out / "checkpoints" / "global_step_1" / "actor").is_dir()
