@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("verl")
 
+import torch
+
 from tests.rl.training_runs import WORDS, Finished, Run, settings, write_data
 from tests.servers import TinyRetriever, dead_url, page, serve
 from vrag.records import read_record
@@ -176,6 +178,31 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
     assert (out / "checkpoints" / "global_step_2" / "actor").is_dir()
 
 
+def test_lora_trains_adapters_and_rolls_out_with_them(root: Path, checkpoints: dict[str, Any], search_url: str) -> None:
+    out = root / "lora"
+    arguments = settings(
+        checkpoints["qwen3_vl"].folder,
+        root,
+        out,
+        search_url,
+        vrag__episode__factory="any_reply:vrag",
+        actor_rollout_ref__model__lora_rank=4,
+        actor_rollout_ref__model__lora_alpha=8,
+        # The test backend takes whole weights, so the adapters are merged on their way to it.
+        actor_rollout_ref__model__lora__merge=True,
+        actor_rollout_ref__actor__use_kl_loss=True,
+        trainer__n_gpus_per_node=1,
+        trainer__total_training_steps=2,
+    )
+    with Run(out, arguments) as run:
+        found = run.wait()
+    assert found.status == 0, found.log[-3000:]
+    assert found.steps[1]["actor/grad_norm"] > 0
+    assert found.steps[2]["actor/kl_loss"] > 0  # the adapters moved away from the model without them
+    for step in (1, 2):
+        assert found.steps[step]["rollout/logprob_diff_max"] < 1e-5
+
+
 def test_a_judge_that_is_down_ends_the_run_with_a_sentence(
     root: Path, checkpoints: dict[str, Any], search_url: str
 ) -> None:
@@ -210,6 +237,7 @@ def test_ctrl_c_ends_a_run_and_leaves_its_checkpoint(root: Path, checkpoints: di
         out,
         search_url,
         vrag__episode__factory="any_reply:vrag",
+        actor_rollout_ref__actor__freeze_vision_tower=True,
         trainer__n_gpus_per_node=1,
         trainer__total_training_steps=500,
         trainer__save_freq=1,
@@ -226,7 +254,14 @@ def test_ctrl_c_ends_a_run_and_leaves_its_checkpoint(root: Path, checkpoints: di
     assert "the same command goes on from there" in found.log
     latest = int((out / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
     assert latest >= 2
-    assert (out / "checkpoints" / f"global_step_{latest}" / "actor").is_dir()
+    actor = out / "checkpoints" / f"global_step_{latest}" / "actor"
+    saved = torch.load(actor / "model_world_size_1_rank_0.pt", weights_only=False)
+    for name, before in checkpoints["qwen2_5_vl"].model.state_dict().items():
+        after = getattr(saved[name], "_local_tensor", saved[name])
+        if ".visual." in name:  # frozen in this run
+            assert torch.equal(after, before), name
+    head = getattr(saved["lm_head.weight"], "_local_tensor", saved["lm_head.weight"])
+    assert not torch.equal(head, checkpoints["qwen2_5_vl"].model.lm_head.weight)
 
 
 def test_a_rollout_server_that_is_killed_ends_the_run(root: Path, checkpoints: dict[str, Any], search_url: str) -> None:

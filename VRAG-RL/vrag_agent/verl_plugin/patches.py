@@ -1,6 +1,6 @@
 """What is mended in verl 0.9.1, and only there: :func:`apply` refuses another version by its name.
 
-Three defects meet on any machine; each has a test that fails as soon as upstream changes what is mended here.
+Four defects meet on any machine; each has a test that fails as soon as upstream changes what is mended here.
 
 * A micro-batch without a picture (a trajectory that answers at once) kills Qwen2-VL and Qwen2.5-VL: the dummy pass that
   keeps the vision tower in the graph calls ``.mean()`` on an output object of transformers 5
@@ -10,7 +10,9 @@ Three defects meet on any machine; each has a test that fails as soon as upstrea
   ``maybe_fix_3d_position_ids`` then only sets the number of the axis, which splits at wrong places. It is built again.
 * Where TRL is installed (our SFT uses it), a class is imported from it that TRL no longer has. It is only for value heads.
 
-A fourth (a trajectory of several samples is padded along the wrong axis in ``_compute_score``) is not met: our agent loop
+* ``actor.freeze_vision_tower`` is read by the Megatron engine alone; here FSDP keeps the promise too.
+
+Another defect (a trajectory of several samples is padded along the wrong axis in ``_compute_score``) is not met: our agent loop
 scores itself. On the CPU two calls need a GPU that is not there: the name of the process group, and pinned memory for the
 reference model.
 """
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 _applied = False
 
 
-def apply(cpu: bool) -> None:
+def apply(cpu: bool, freeze_vision: bool = False) -> None:
     """Mend verl in this process. Raises RuntimeError for another version; doing it again is harmless."""
     global _applied
     check_version()
@@ -39,6 +41,8 @@ def apply(cpu: bool) -> None:
     _text_only_vision_pass()
     _nested_position_ids()
     _value_heads_of_trl()
+    if freeze_vision:
+        _frozen_vision_tower()
     if cpu:
         _gloo_process_group()
         _unpinned_reference()
@@ -120,6 +124,30 @@ def _value_heads_of_trl() -> None:
 
     if not hasattr(trl, "AutoModelForCausalLMWithValueHead"):
         monkey_patch.is_trl_available = lambda: False
+
+
+def freeze_vision_tower(module: torch.nn.Module) -> int:
+    """No gradient for the vision tower and its merger; returns how many parameters that is."""
+    frozen = 0
+    for name, parameter in module.named_parameters():
+        if "visual" in name.split("."):
+            parameter.requires_grad_(False)
+            frozen += parameter.numel()
+    return frozen
+
+
+def _frozen_vision_tower() -> None:
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+
+    upstream = FSDPEngine._build_module
+
+    @functools.wraps(upstream)
+    def build_module(self: Any) -> torch.nn.Module:
+        module: torch.nn.Module = upstream(self)
+        log.info("frozen: %d parameters of the vision tower", freeze_vision_tower(module))
+        return module
+
+    FSDPEngine._build_module = build_module
 
 
 def _gloo_process_group() -> None:

@@ -13,8 +13,9 @@ from vrag_agent.verl_plugin import assert_loaded, hf_rollout, patches
 class EpisodeWorker(ActorRolloutRefWorker):  # type: ignore[misc]
     """See the module's text."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         assert_loaded()
-        patches.apply(cpu=os.environ.get("VRAG_DEVICE") == "cpu")
+        freeze = bool(config.actor.get("freeze_vision_tower", False))
+        patches.apply(cpu=os.environ.get("VRAG_DEVICE") == "cpu", freeze_vision=freeze)
         hf_rollout.register()
-        super().__init__(*args, **kwargs)
+        super().__init__(config, *args, **kwargs)
