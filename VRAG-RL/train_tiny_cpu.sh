@@ -24,8 +24,8 @@ if [[ -z ${PYTHON:-} ]]; then
     python3 -m venv "$folder/venv"
     "$PYTHON" -m pip install --quiet --upgrade pip
     # The trainer's pins first: what the search service needs has to fit them, not the other way round.
-    "$PYTHON" -m pip install --quiet -r requirements_train.txt
-    "$PYTHON" -m pip install --quiet -c requirements_train.txt -e "..[search,faiss-cpu]" -e .
+    "$PYTHON" -m pip install --quiet -e . && "$PYTHON" -m pip install --quiet -r requirements_train.txt
+    "$PYTHON" -m pip install --quiet -e "..[search,faiss-cpu]"
     touch "$folder/venv/.complete"
   fi
 fi
