@@ -128,8 +128,9 @@ def _keep_logs(folder: Path) -> None:
 
 def _reason(error: Any) -> str:
     """The first cause, in one line."""
-    cause = error.cause if getattr(error, "cause", None) is not None else error
-    return f"{type(cause).__name__}: {str(cause).strip().splitlines()[-1] if str(cause).strip() else ''}"
+    cause = getattr(error, "cause", None) or error
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[0] if lines else ''}"
 
 
 if __name__ == "__main__":

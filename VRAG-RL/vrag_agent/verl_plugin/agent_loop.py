@@ -262,7 +262,8 @@ class _ServerPolicy:
                 request_id=request_id, prompt_ids=prompt_ids, sampling_params=params, image_data=images or None
             )
         except Exception as error:  # whatever became of the server, the policy is not to blame
-            raise ModelError(f"The rollout server failed: {type(error).__name__}: {error}") from error
+            said = (str(error).strip().splitlines() or [""])[0][:300]  # Ray adds paragraphs of advice
+            raise ModelError(f"The rollout server failed: {type(error).__name__}: {said}") from error
         for name in ("min_global_steps", "max_global_steps"):
             version = output.extra_fields.get(name)
             if version is not None:
