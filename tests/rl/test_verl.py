@@ -208,7 +208,8 @@ def test_lora_learns_and_ctrl_c_ends_it_with_its_checkpoint(
     assert found.steps[1]["actor/grad_norm"] > 0
     assert found.steps[2]["actor/kl_loss"] > 0  # the adapters moved away from the model without them
     for step in (1, 2):
-        assert found.steps[step]["rollout/logprob_diff_max"] < 1e-5
+        # verl sends merged adapters in bf16, whatever the training computes in.
+        assert found.steps[step]["rollout/logprob_diff_max"] < 0.02
     assert found.status == 130
     assert "the same command goes on from there" in found.log
     latest = int((out / "checkpoints" / "latest_checkpointed_iteration.txt").read_text())
