@@ -164,6 +164,9 @@ class _Pool:
         self.error: BaseException | None = None
         self.stopping = False
         self.changed = threading.Condition()
+        # Wakes the thread where it waits for the workers: a result was taken, so that there is room for another job.
+        self.bell, self.button = (Connection(end.detach()) for end in socket.socketpair())
+        self.rung = False
         self.thread = threading.Thread(target=self._supervise, name="ingest", daemon=True)
 
     # --- the consumer's side
@@ -174,8 +177,16 @@ class _Pool:
     def stop(self) -> None:
         with self.changed:
             self.stopping = True
+            self._ring()
             self.changed.notify_all()
         self.thread.join()
+        self.bell.close()
+        self.button.close()
+
+    def _ring(self) -> None:
+        if not self.rung:
+            self.rung = True
+            self.button.send_bytes(b"!")
 
     def results(self, progress: Callable[[Progress], None] | None) -> Iterator[FileResult]:
         shown: Progress | None = None
@@ -190,6 +201,7 @@ class _Pool:
                 if self.jobs and self.jobs[0].finished:
                     result = self.jobs.popleft().result()
                     self.taken += 1
+                    self._ring()
                     state = self._progress()
             if progress is not None and state != shown:
                 progress(state)
@@ -208,8 +220,11 @@ class _Pool:
                 with self.changed:
                     self._assign()
                     workers = list(self.workers)
-                ready = wait([worker.connection for worker in workers], _TICK)
+                ready = wait([self.bell, *(worker.connection for worker in workers)], _TICK)
                 with self.changed:
+                    if self.bell in ready:
+                        self.bell.recv_bytes()
+                        self.rung = False
                     for worker in workers:
                         if worker.connection in ready:
                             self._receive(worker)

@@ -53,10 +53,7 @@ def fine_tune(model: Any, processor: Any, samples: Sequence[Sample], settings: S
 
 
 def _batches(samples: Sequence[Sample], size: int, rng: random.Random) -> Iterator[list[Sample]]:
-    """Full batches of an epoch, of samples of about one length: less padding to compute. Drawn anew each time."""
+    """Full batches of an epoch, drawn anew each time. Not sorted by length: that would sort them by what was done."""
     order = rng.sample(list(samples), len(samples))
-    pool = 8 * size
-    for start in range(0, len(order), pool):
-        near = sorted(order[start : start + pool], key=lambda sample: len(sample.ids))
-        batches = [near[at : at + size] for at in range(0, len(near) - size + 1, size)]
-        yield from rng.sample(batches, len(batches))
+    for start in range(0, len(order) - size + 1, size):
+        yield order[start : start + size]
