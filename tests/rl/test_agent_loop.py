@@ -147,9 +147,7 @@ def test_a_retriever_that_comes_back_costs_nothing(tiny: Any, retriever: TinyRet
     assert (retriever.faults, output.reward_score) == ([], pytest.approx(1.0))
 
 
-def test_a_retriever_that_is_down_in_the_middle_excludes(
-    tiny: Any, retriever: TinyRetriever, search_url: str
-) -> None:
+def test_a_retriever_that_is_down_in_the_middle_excludes(tiny: Any, retriever: TinyRetriever, search_url: str) -> None:
     retriever.faults[:] = [None, None, Fault(503), Fault(503), Fault(503)]  # search, page, then nothing
     again = "<think> find</think><search> blue owl</search>"
     reason, why = excluded(rolled(tiny, search_url, script(SEARCH, again, ANSWER))[0])

@@ -141,6 +141,7 @@ def weights(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_full_fine_tuning_learns_and_leaves_the_vision_tower_alone(checkpoint: Path, tmp_path: Path) -> None:
     path = data(tmp_path)
     report = run(
@@ -158,6 +159,7 @@ def test_full_fine_tuning_learns_and_leaves_the_vision_tower_alone(checkpoint: P
     ChatTemplate.load(tmp_path / "out" / "final")
 
 
+@pytest.mark.slow
 def test_lora_is_merged_and_a_run_goes_on(checkpoint: Path, tmp_path: Path) -> None:
     path = data(tmp_path, "trl")
     common = ("--model", checkpoint, "--data", path, "--output", tmp_path / "out", "--accumulate", 2, "--save-steps", 1)

@@ -78,7 +78,9 @@ def test_position_ids_of_rows_of_different_lengths_stay_what_they_are() -> None:
 def test_a_scored_trajectory_of_several_samples_is_not_padded() -> None:
     """Scoring several samples pads (4, L) positions along the wrong axis; a reward that is set keeps verl from it."""
     outputs = [
-        AgentLoopOutput(prompt_ids=[1], response_ids=[2], response_mask=[1], metrics=AgentLoopMetrics(), reward_score=0.5)
+        AgentLoopOutput(
+            prompt_ids=[1], response_ids=[2], response_mask=[1], metrics=AgentLoopMetrics(), reward_score=0.5
+        )
         for _ in range(2)
     ]
     worker = SimpleNamespace(reward_loop_worker_handles=["never asked"])

@@ -163,9 +163,9 @@ def test_grpo_learns_to_search_and_to_read(checkpoints: dict[str, Any], world: W
     tiny = checkpoints["qwen2_5_vl"]
     task = TinyTask("vrag", "qwen2_5_vl", crop=False)
     model = copy.deepcopy(tiny.model)
-    shown = demonstrations(tiny, task, world, search_url, 1600, Habits(read=0.97))
+    shown = demonstrations(tiny, task, world, search_url, 2200, Habits(read=0.97))
     samples = [sample for one in shown for sample in one.samples]
-    fine_tune(model, tiny.processor, samples, SftSettings(epochs=6))
+    fine_tune(model, tiny.processor, samples, SftSettings(epochs=7))
 
     async def go() -> tuple[Any, Any, list[Any]]:
         async with AsyncHttpRetriever(search_url) as retriever, HfModel(model, tiny.processor) as policy:

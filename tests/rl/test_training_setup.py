@@ -70,6 +70,7 @@ def test_the_memory_of_the_vimrag_episode_can_be_set() -> None:
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.slow
 def test_a_launcher_composes_a_configuration(name: str) -> None:
     pytest.importorskip("verl")
     done = subprocess.run(

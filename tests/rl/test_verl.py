@@ -178,6 +178,7 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
     assert (out / "checkpoints" / "global_step_2" / "actor").is_dir()
 
 
+@pytest.mark.slow
 def test_lora_learns_and_ctrl_c_ends_it_with_its_checkpoint(
     root: Path, checkpoints: dict[str, Any], search_url: str
 ) -> None:
@@ -217,6 +218,7 @@ def test_lora_learns_and_ctrl_c_ends_it_with_its_checkpoint(
     assert (out / "checkpoints" / f"global_step_{latest}" / "actor").is_dir()
 
 
+@pytest.mark.slow
 def test_a_judge_that_is_down_ends_the_run_with_a_sentence(
     root: Path, checkpoints: dict[str, Any], search_url: str
 ) -> None:
@@ -243,6 +245,7 @@ def test_a_judge_that_is_down_ends_the_run_with_a_sentence(
     assert found.steps == {}
 
 
+@pytest.mark.slow
 def test_a_rollout_server_that_is_killed_ends_the_run_and_leaves_its_checkpoint(
     root: Path, checkpoints: dict[str, Any], search_url: str
 ) -> None:
