@@ -154,7 +154,9 @@ def update_index(
             raise ConfigError(f"{path} cannot be both the documents and the index; give the index a folder of its own")
         if not path.exists():
             raise ConfigError(f"there is no file or folder {path}; name a folder of documents or a .jsonl list")
-    with IndexWriter(index, ModelKey.of(embedder), corpus=corpus, name=options.name, precision=options.precision) as writer:
+    with IndexWriter(
+        index, ModelKey.of(embedder), corpus=corpus, name=options.name, precision=options.precision
+    ) as writer:
         plan = _plan(writer, inputs, options)
         if plan.gone:
             writer.commit(removed=plan.gone)
