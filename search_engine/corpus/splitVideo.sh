@@ -169,8 +169,11 @@ cues() { # suffix start span
 
 # Cuts [start, start + span) of a video into a whole file; fails where there is no picture.
 make_clip() { # video start span clip
-    local base=(ffmpeg -hide_banner -nostdin -v error -y -ss "$(seconds "$2")" -i "file:$1" -t "$(seconds "$3")")
-    run "${base[@]}" -map 0:V:0 -map '0:a:0?' -sn -dn -map_chapters -1 ${encoder[@]+"${encoder[@]}"} \
+    # No command substitution inside of an array: bash parses those while it runs, and a trap then breaks the script.
+    local from span
+    from=$(seconds "$2")
+    span=$(seconds "$3")
+    run ffmpeg -hide_banner -nostdin -v error -y -ss "$from" -i "file:$1" -t "$span" -map 0:V:0 -map '0:a:0?' -sn -dn -map_chapters -1 ${encoder[@]+"${encoder[@]}"} \
         -vf 'scale=trunc(iw/2)*2:trunc(ih/2)*2' -pix_fmt yuv420p -c:a aac -movflags +faststart -f mp4 "file:$partial/clip" || return 1
     ffprobe -v error -select_streams V:0 -show_entries stream=duration -of csv=p=0 "file:$partial/clip" </dev/null 2>/dev/null |
         grep -q '[1-9]' || return 2
@@ -189,7 +192,7 @@ problems=()
 videos=0 made=0 kept=0
 
 split_video() { # path below the root
-    local video=$root/$1 folder=. name=${1##*/} stem facts note first count=0 number=0 start=0 span clip whole=0
+    local video=$root/$1 folder=. name=${1##*/} stem facts note first count=0 number=0 start=0 span clip whole=0 from until
     case $1 in */*) folder=${1%/*} ;; esac
     stem=${name%.*}
     videos=$((videos + 1))
@@ -253,12 +256,15 @@ split_video() { # path below the root
         case $? in
         0) made=$((made + 1)) whole=$((whole + 1)) ;;
         2)
-            problems+=("$1: there is no picture from second $(seconds "$start") on, although it says that it lasts $(seconds "$duration")")
+            from=$(seconds "$start")
+            until=$(seconds "$duration")
+            problems+=("$1: there is no picture from second $from on, although it says that it lasts $until")
             break
             ;;
         *)
             reason=$(tail -n 1 "$partial/complaints" | cut -c 1-200)
-            problems+=("$1: the clip from second $(seconds "$start") could not be made (${reason:-no reason was given})")
+            from=$(seconds "$start")
+            problems+=("$1: the clip from second $from could not be made (${reason:-no reason was given})")
             break
             ;;
         esac

@@ -51,7 +51,7 @@ def test_a_verdict_fails_where_its_figure_does(
     assert wrong in [verdict.what for verdict in verdicts(before, after, steps) if not verdict.holds]
 
 
-@pytest.mark.parametrize("task", [TinyTask(), TinyTask("vimrag", "qwen3_vl", False)])
+@pytest.mark.parametrize("task", [TinyTask(crop=True), TinyTask("vimrag", "qwen3_vl")])
 def test_the_settings_of_the_pipeline_compose(task: TinyTask, tmp_path: Path) -> None:
     settings = verl_settings(tmp_path, task, "http://127.0.0.1:8001/search", "verl_ggpo", 20, 3, True)
     done = subprocess.run(

@@ -5,7 +5,7 @@
     python -m vrag_agent.tiny grpo RUN [--ggpo]        plain-PyTorch GRPO from RUN/sft -> RUN/grpo
     python -m vrag_agent.tiny validate RUN MODEL       held-out questions, greedy and sampled; and with the pictures blacked out
 
-All four take ``--agent vrag|vimrag``, ``--family qwen2_5_vl|qwen3_vl`` and ``--no-crop``; use the same for one RUN. Figures
+All four take ``--agent vrag|vimrag``, ``--family qwen2_5_vl|qwen3_vl`` and ``--crop``; use the same for one RUN. Figures
 go to RUN/*.jsonl.
 """
 
@@ -167,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("model", type=Path, nargs="?", help="for validate: the checkpoint")
     out.add_argument("--agent", choices=("vrag", "vimrag"), default="vrag")
     out.add_argument("--family", choices=("qwen2_5_vl", "qwen3_vl"), default="qwen2_5_vl")
-    out.add_argument("--no-crop", action="store_true", help="vrag: large digits, so that no crop is needed")
+    out.add_argument("--crop", action="store_true", help="vrag: small digits, so that it pays to look closer")
     out.add_argument("--seed", type=int, default=0)
     out.add_argument("--search-url", help="a service that runs (default: one is started)")
     out.add_argument("--demonstrations", type=int, default=3000)
@@ -198,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Ended from outside, it must not leave its search service behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    task = TinyTask(options.agent, options.family, not options.no_crop)
+    task = TinyTask(options.agent, options.family, options.crop)
     run: Path = options.run
     try:
         if options.command == "prepare":

@@ -41,7 +41,7 @@ class Verdict:
 
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    task = TinyTask(options.agent, options.family, not options.no_crop)
+    task = TinyTask(options.agent, options.family, options.crop)
     run: Path = options.run.absolute()
     run.mkdir(parents=True, exist_ok=True)
     try:
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("run", type=Path, help="folder of this run; what is there already is not done again")
     out.add_argument("--agent", choices=("vrag", "vimrag"), default="vrag")
     out.add_argument("--family", choices=("qwen2_5_vl", "qwen3_vl"), default="qwen2_5_vl")
-    out.add_argument("--no-crop", action="store_true", help="vrag: large digits, so that no crop is needed")
+    out.add_argument("--crop", action="store_true", help="vrag: small digits, so that it pays to look closer")
     out.add_argument("--ggpo", action="store_true", help="GGPO's masks and loss instead of GRPO's")
     out.add_argument("--seed", type=int, default=0)
     out.add_argument("--demonstrations", type=int, default=3000)
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
     seconds: dict[str, float] = {}
-    common = ["--agent", task.agent, "--family", task.family, *(["--no-crop"] if options.no_crop else [])]
+    common = ["--agent", task.agent, "--family", task.family, *(["--crop"] if options.crop else [])]
     tiny = [sys.executable, "-m", "vrag_agent.tiny"]
     name = "verl_ggpo" if options.ggpo else "verl_grpo"
     _step(seconds, "prepare", run / "val.json", [*tiny, "prepare", str(run), *common, "--seed", str(options.seed)])

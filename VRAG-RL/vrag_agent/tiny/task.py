@@ -32,7 +32,7 @@ class TinyTask:
 
     agent: Agent = "vrag"
     family: Family = "qwen2_5_vl"
-    crop: bool = True
+    crop: bool = False
 
     @property
     def corners(self) -> bool:
