@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import vrag_agent  # noqa: F401 - mends torchvision before transformers is imported
+
 #: Run without torch: what needs it skips itself.
 CORE = "test_data_"
 
