@@ -61,7 +61,9 @@ def load_checkpoint(name_or_path: str, **options: Any) -> Embedder:
 
         return Qwen3VLEmbedding(checkpoint, **options)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{name_or_path} needs the package {error.name}: {_INSTALL}.") from error
+        raise ConfigError(
+            f"{name_or_path} needs a package that is missing or broken ({error.name or error}): {_INSTALL}."
+        ) from error
 
 
 def open_checkpoint(name_or_path: str | Path) -> Checkpoint:

@@ -43,6 +43,6 @@ def load_pair_scorer(name_or_path: str, **options: Any) -> PairScorer:
         from search_engine.models.reranker import load_reranker
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f'the reranker {name_or_path} needs the package {error.name}: pip install "vrag[models]"'
+            f'the reranker {name_or_path} needs a package that is missing or broken ({error.name or error}): pip install "vrag[models]"'
         ) from error
     return load_reranker(name_or_path, **options)

@@ -139,4 +139,6 @@ def load_reranker(name_or_path: str, **options: Any) -> Reranker:
     try:
         return Reranker(open_checkpoint(name_or_path), **options)
     except ModuleNotFoundError as error:
-        raise ConfigError(f'{name_or_path} needs the package {error.name}: pip install "vrag[models]".') from error
+        raise ConfigError(
+            f'{name_or_path} needs a package that is missing or broken ({error.name or error}): pip install "vrag[models]".'
+        ) from error
