@@ -133,7 +133,8 @@ def test_a_state_that_was_not_exported_is_not_served(tmp_path: Path, uri: str) -
         serving.search(vectors[:1], 10)
 
 
-def test_an_export_that_was_killed_is_not_served_and_is_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("half_written", [False, True])
+def test_an_export_that_was_killed_is_not_served_and_is_made_again(tmp_path: Path, half_written: bool) -> None:
     index = write(tmp_path / "index", clustered(400, 3), [400])
     uri = str(tmp_path / "killed.db")
     # The process dies for good after its first batch of rows, of which there are four.
@@ -148,7 +149,11 @@ def test_an_export_that_was_killed_is_not_served_and_is_made_again(tmp_path: Pat
     )
     child = subprocess.run([sys.executable, "-c", script], timeout=120, stderr=subprocess.DEVNULL, check=False)
     assert child.returncode == 9
-    with pytest.raises(IndexMismatch, match=r"100 of the 400 .*milvus-export"):
+    if half_written:
+        for path in (tmp_path / "killed.db").rglob("*.idx"):
+            path.write_bytes(path.read_bytes()[:4096])
+    # Milvus Lite may not have had the time to write the whole of it to its file.
+    with pytest.raises(IndexMismatch, match=r"(100 of the 400|half-written).*milvus-export"):
         opened(index, vectors="milvus", milvus_uri=uri)
     assert exported(index, uri).copied == 400
     found = opened(index, vectors="milvus", milvus_uri=uri).search(clustered(5, 9), 10)
