@@ -158,6 +158,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         GrpoSettings(group=0)
 
 
+@pytest.mark.slow
 def test_grpo_learns_to_search_and_to_read(checkpoints: dict[str, Any], world: World, search_url: str) -> None:
     """The whole way in small: demonstrations, fine-tuning, 20 steps of GRPO; on questions that were never asked before."""
     tiny = checkpoints["qwen2_5_vl"]
