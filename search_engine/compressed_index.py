@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from search_engine.candidate_index import CandidateIndex, candidates
 from search_engine.models.base import Vectors
 from search_engine.settings import RetrievalSettings
-from search_engine.vector_index import Ranking, checked, load_faiss, nothing, ranked
+from search_engine.vector_index import load_faiss
 from search_engine.vector_rows import Rows
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def extend(index: Any, rows: Rows) -> None:
             log.info("indexed %s of %s vectors", f"{index.ntotal:,}", f"{len(rows):,}")
 
 
-class CompressedIndex:
+class CompressedIndex(CandidateIndex):
     """A FAISS index made by :func:`construct` over ``rows``, and the rows themselves for the scores.
 
     ``ivf_probes`` and ``hnsw_depth`` of the settings say how far a search looks; under a filter it looks further, in
@@ -91,10 +92,10 @@ class CompressedIndex:
     """
 
     def __init__(self, kind: str, index: Any, rows: Rows, settings: RetrievalSettings) -> None:
+        super().__init__(rows)
         self._faiss = load_faiss()
         self._kind = kind
         self._index = index
-        self._rows = rows
         self._settings = settings
         if len(rows) != index.ntotal or rows.dimension != index.d:
             raise ValueError(f"an index of {index.ntotal} x {index.d} for vectors of {len(rows)} x {rows.dimension}")
@@ -105,27 +106,16 @@ class CompressedIndex:
 
             self._on_gpu = to_gpu(index, settings.device)
 
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def search(
+    def _candidates(
         self,
         queries: Vectors,
         k: int,
-        allowed: NDArray[np.bool_] | None = None,
-        documents: Sequence[str] | None = None,
-    ) -> list[Ranking]:
-        queries = checked(queries, self.dimension, "the query's vector")
-        admitted = len(self) if allowed is None else int(np.count_nonzero(allowed))
-        k = min(k, admitted)
-        if k <= 0 or not len(queries):
-            return [nothing() for _ in queries]
+        admitted: int,
+        allowed: NDArray[np.bool_] | None,
+        documents: Sequence[str] | None,
+    ) -> Iterable[NDArray[np.int64]] | None:
         if admitted <= max(_FEW, k):
-            return self._rows.search(queries, k, allowed)
+            return None
         wanted = min(admitted, candidates(k))
         selector = None
         if allowed is not None:
@@ -136,7 +126,7 @@ class CompressedIndex:
         short = np.flatnonzero((found >= 0).sum(axis=1) < k)
         if len(short):
             found[short] = self._find(queries[short], wanted, selector, float("inf"))
-        return [ranked(self._rows.take, query, row[row >= 0], k) for query, row in zip(queries, found, strict=True)]
+        return [row[row >= 0] for row in found]
 
     def _find(self, queries: Vectors, count: int, selector: Any, widen: float) -> NDArray[np.int64]:
         """``count`` candidates a query, -1 where there are fewer; looking ``widen`` times as far as the settings say."""
@@ -154,8 +144,3 @@ class CompressedIndex:
             params = self._faiss.SearchParameters(sel=selector)
         found: NDArray[np.int64] = index.search(queries, count, params=params)[1]
         return found
-
-
-def candidates(k: int) -> int:
-    """How many candidates are scored exactly for ``k`` hits: what 8 bits a value put in the wrong order is among them."""
-    return k + k // 2 + 10

@@ -5,15 +5,15 @@ One pass over the vectors costs their bytes over the memory bandwidth; a batch o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_engine.compressed_index import candidates
+from search_engine.candidate_index import CandidateIndex, candidates
 from search_engine.models.base import Vectors
-from search_engine.vector_index import Ranking, checked, load_faiss, nothing, ranked
+from search_engine.vector_index import load_faiss
 from search_engine.vector_rows import Rows
 from vrag.errors import ConfigError
 
@@ -21,7 +21,7 @@ from vrag.errors import ConfigError
 _SCORES = 1 << 28
 
 
-class DeviceIndex:
+class DeviceIndex(CandidateIndex):
     """All ``rows`` on one torch device, in float32 or (``half``) float16. The device finds candidates, ``rows`` score them.
 
     Raises :class:`ConfigError` when torch is not installed, there is no such device, or its memory is too small.
@@ -32,8 +32,8 @@ class DeviceIndex:
             import torch
         except ImportError as error:
             raise ConfigError(f"device={device} needs torch: pip install torch; or search on device=cpu") from error
+        super().__init__(rows)
         self._torch = torch
-        self._rows = rows
         try:
             self._device = torch.device(device)
             kind = torch.float16 if half else torch.float32
@@ -45,26 +45,15 @@ class DeviceIndex:
         except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
             raise ConfigError(f"the vectors cannot be put on device={device}: {error}") from error
 
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def search(
+    def _candidates(
         self,
         queries: Vectors,
         k: int,
-        allowed: NDArray[np.bool_] | None = None,
-        documents: Sequence[str] | None = None,
-    ) -> list[Ranking]:
+        admitted: int,
+        allowed: NDArray[np.bool_] | None,
+        documents: Sequence[str] | None,
+    ) -> Iterable[NDArray[np.int64]]:
         torch = self._torch
-        queries = checked(queries, self.dimension, "the query's vector")
-        admitted = len(self) if allowed is None else int(np.count_nonzero(allowed))
-        k = min(k, admitted)
-        if k <= 0:
-            return [nothing() for _ in queries]
         count = min(admitted, candidates(k))
         with torch.inference_mode():
             left_out = None if allowed is None else torch.tensor(~allowed, device=self._device)
@@ -75,7 +64,7 @@ class DeviceIndex:
                 if left_out is not None:
                     scores.masked_fill_(left_out, float("-inf"))
                 found.extend(torch.topk(scores, count, dim=1, sorted=False).indices.cpu().numpy())
-        return [ranked(self._rows.take, query, row, k) for query, row in zip(queries, found, strict=True)]
+        return found
 
 
 def to_gpu(index: Any, device: str) -> Any:

@@ -16,7 +16,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search_engine.compressed_index import candidates
+from search_engine.candidate_index import CandidateIndex, candidates
 from search_engine.index_store import StoredIndex
 from search_engine.models.base import Vectors
 from search_engine.settings import RetrievalSettings
-from search_engine.vector_index import Ranking, checked, nothing, ranked
 from search_engine.vector_rows import Rows
 from vrag.errors import ConfigError, IndexMismatch, RetrieverError
 
@@ -53,14 +52,14 @@ class Export:
     others: tuple[str, ...]
 
 
-class MilvusIndex:
+class MilvusIndex(CandidateIndex):
     """A complete collection as a :class:`VectorIndex`. ``rows`` are the stored vectors that it was exported from."""
 
     def __init__(self, uri: str, token: str, collection: str, rows: Rows) -> None:
+        super().__init__(rows)
         self._uri = uri
         self._client = connect(uri, token)
         self._collection = collection
-        self._rows = rows
         with _speaking(uri):
             if not self._client.has_collection(collection):
                 raise IndexMismatch(f"{uri} has no collection {collection}")
@@ -70,45 +69,26 @@ class MilvusIndex:
         if held != len(rows):
             raise IndexMismatch(f"{uri} holds {held:,} of the {len(rows):,} vectors in {collection}")
 
-    @property
-    def dimension(self) -> int:
-        return self._rows.dimension
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def search(
+    def _candidates(
         self,
         queries: Vectors,
         k: int,
-        allowed: NDArray[np.bool_] | None = None,
-        documents: Sequence[str] | None = None,
-    ) -> list[Ranking]:
-        """See :class:`VectorIndex`. Raises :class:`RetrieverError` when Milvus does not answer."""
-        queries = checked(queries, self.dimension, "the query's vector")
-        admitted = len(self) if allowed is None else int(np.count_nonzero(allowed))
-        k = min(k, admitted)
-        if k <= 0:
-            return [nothing() for _ in queries]
+        admitted: int,
+        allowed: NDArray[np.bool_] | None,
+        documents: Sequence[str] | None,
+    ) -> Iterable[NDArray[np.int64]] | None:
+        """Raises :class:`RetrieverError` when Milvus does not answer."""
         count = min(admitted, max(k, min(candidates(k), _RESULTS)))
+        if count > _RESULTS or (allowed is not None and documents is None and admitted > _NUMBERS):
+            return None
         expression = ""
-        if allowed is not None:
-            if documents is not None:
-                expression = document_filter(documents)
-            elif admitted <= _NUMBERS:
-                expression = f"number in {np.flatnonzero(allowed).tolist()}"
-            else:
-                return self._rows.search(queries, k, allowed)
-        if count > _RESULTS:
-            return self._rows.search(queries, k, allowed)
-        rankings = []
-        for start in range(0, len(queries), _QUERIES):
-            some = queries[start : start + _QUERIES]
-            for query, found in zip(some, self._find(some, count, expression), strict=True):
-                if allowed is not None:
-                    found = found[allowed[found]]
-                rankings.append(ranked(self._rows.take, query, found, k))
-        return rankings
+        if documents is not None and allowed is not None:
+            expression = document_filter(documents)
+        elif allowed is not None:
+            expression = f"number in {np.flatnonzero(allowed).tolist()}"
+        batches = (queries[start : start + _QUERIES] for start in range(0, len(queries), _QUERIES))
+        found = (rows for some in batches for rows in self._find(some, count, expression))
+        return found if allowed is None else (rows[allowed[rows]] for rows in found)
 
     def _find(self, queries: Vectors, count: int, expression: str) -> list[NDArray[np.int64]]:
         with _speaking(self._uri):
