@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from urllib.parse import urlsplit
 import pymupdf
 import pytest
 from PIL import Image, ImageDraw, ImageFont
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from demo import defaults, launch
 from demo.services import Service, Services, free_port
@@ -28,24 +26,7 @@ pytestmark = pytest.mark.browser
 
 #: Conditions are waited for; this is only when to give up, on a machine that is busy with something else.
 PATIENCE = 120
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-)
 HOSTILE = "</script><b>bold</b> $x^2$ :red[alarm] <img src=http://pictures.test/a.png> **b**"
-
-
-def chromium() -> str | None:
-    """The browser to drive: the one that VRAG_CHROMIUM names, or one that is installed."""
-    if chosen := os.environ.get("VRAG_CHROMIUM"):
-        return chosen
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 @dataclass(frozen=True)
@@ -55,17 +36,6 @@ class Demo:
     url: str
     state: Path
     reader: Service
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    with sync_playwright() as playwright:
-        if path is None and not Path(playwright.chromium.executable_path).exists():
-            pytest.skip("no Chromium was found; install one, or name it in VRAG_CHROMIUM")
-        started = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

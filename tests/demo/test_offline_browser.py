@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from demo import defaults
-from tests.demo.test_app_browser import FLAGS, PATIENCE, chromium
+from tests.demo.test_app_browser import PATIENCE
 from tests.demo.test_launch import gone, launched, line_with, ports, write_corpus
 from tests.demo.test_vimrag_app_browser import ask, details
 from vrag.records import list_runs
@@ -20,17 +20,6 @@ from vrag.records import list_runs
 pytestmark = pytest.mark.browser
 
 QUESTION = "When was the lighthouse of Skarv lit, and how many litres of oil does the lamp burn?"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    with sync_playwright() as playwright:
-        if path is None and not Path(playwright.chromium.executable_path).exists():
-            pytest.skip("no Chromium was found; install one, or name it in VRAG_CHROMIUM")
-        started = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from demo import defaults, launch
 from demo.services import Services, free_port
-from tests.demo.test_app_browser import FLAGS, HOSTILE, chromium
+from tests.demo.test_app_browser import HOSTILE
 from tests.servers import Json, Say, Scripted, ScriptedModel, TinyRetriever, page, passage, serve
 from vrag.records import list_runs
 
@@ -100,17 +100,6 @@ class Demo:
     """The page that offers both agents."""
     runs: Path
     model: Stage
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = chromium()
-    with sync_playwright() as playwright:
-        if path is None and not Path(playwright.chromium.executable_path).exists():
-            pytest.skip("no Chromium was found; install one, or name it in VRAG_CHROMIUM")
-        started = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
