@@ -5,8 +5,8 @@
 #
 #   ./train_tiny_cpu.sh [FOLDER] [--ggpo] [--agent vimrag --family qwen3_vl] [--seed 1] ...
 #
-# FOLDER (default runs/tiny) keeps everything; started again, what is done is not done again. PYTHON=... uses an environment
-# that exists instead of making one in FOLDER/venv. Exit status: 0 all verdicts hold, 1 one does not, 2 a step failed.
+# FOLDER (default runs/tiny) keeps everything; started again, what is done is not done again. The environment is .venv-train of the
+# project; PYTHON=... uses another one. Exit status: 0 all verdicts hold, 1 one does not, 2 a step failed.
 set -euo pipefail
 cd "$(dirname "$0")"
 folder=runs/tiny
@@ -18,16 +18,9 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
 if [[ -z ${PYTHON:-} ]]; then
-  PYTHON=$folder/venv/bin/python
-  if [[ ! -e $folder/venv/.complete ]]; then
-    echo "--- environment in $folder/venv"
-    python3 -m venv "$folder/venv"
-    "$PYTHON" -m pip install --quiet --upgrade pip
-    # The trainer's pins first: what the search service needs has to fit them, not the other way round.
-    "$PYTHON" -m pip install --quiet -e . && "$PYTHON" -m pip install --quiet -r requirements_train.txt
-    "$PYTHON" -m pip install --quiet -e "..[search,faiss-cpu]"
-    touch "$folder/venv/.complete"
-  fi
+  ROOT=$(cd .. && pwd)
+  . ../scripts/lib/training_environment.sh
+  training_environment
 fi
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} RAY_worker_niceness=${RAY_worker_niceness:-0}
-exec "$PYTHON" -m vrag_agent.tiny.pipeline "$folder/run" "$@"
+export RAY_worker_niceness=${RAY_worker_niceness:-0}
+exec "$PYTHON" -m vrag_agent.tiny.pipeline "$folder" "$@"

@@ -102,6 +102,9 @@ class TrainSettings(_Section):
     seed: int | None = Field(
         default=None, description="draw reproducibly: each request by its question, step, session and turn"
     )
+    probe_gradient: bool = Field(
+        default=False, description="count the tokens outside of the mask whose log-probability gets a gradient"
+    )
     preflight: bool = Field(default=True, description="check the services and the data before the start")
 
     def search_settings(self) -> SearchSettings:

@@ -10,8 +10,8 @@ if [ ! -f .venv-vllm/.ready ]; then
   # Builds for CUDA that come along and cannot be loaded here.
   .venv-vllm/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
   SITE=$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
-  cp scripts/lib/torchvision_shim.py "$SITE/torchvision_shim.py"
-  echo "import torchvision_shim" > "$SITE/torchvision_shim.pth"
+  cp VRAG-RL/vrag_agent/torchvision_ops.py "$SITE/torchvision_ops.py"
+  echo "import torchvision_ops; torchvision_ops.declare_when_missing()" > "$SITE/torchvision_ops.pth"
   touch .venv-vllm/.ready
 fi
 

@@ -69,9 +69,7 @@ def test_a_real_checkpoint_is_merged(tmp_path: Path) -> None:
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     from vrag_agent.tiny.checkpoint import make_checkpoint
-    from vrag_agent.torchvision_ops import declare_when_missing
 
-    declare_when_missing()
     source = make_checkpoint("qwen2_5_vl", tmp_path / "tiny")
     model = AutoModelForImageTextToText.from_pretrained(source)
     actor = tmp_path / "run" / "global_step_1" / "actor"

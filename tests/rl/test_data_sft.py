@@ -18,7 +18,6 @@ from tests.servers import page_image
 from vrag.errors import ConfigError
 from vrag_agent.data.sft_rows import IGNORE, encode, encode_all, read_dialogues
 from vrag_agent.template import ChatTemplate
-from vrag_agent.torchvision_ops import declare_when_missing
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "VRAG-RL" / "scripts" / "sft.py"
@@ -54,7 +53,6 @@ def data(folder: Path, form: str = "llamafactory", count: int = 4) -> Path:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vrag_agent.tiny.checkpoint import make_checkpoint
 
-    declare_when_missing()
     return make_checkpoint("qwen2_5_vl", tmp_path_factory.mktemp("tiny") / "model")
 
 

@@ -24,7 +24,7 @@ from vrag_agent.loss import LossSettings
 from vrag_agent.page_cache import PageCache
 from vrag_agent.plain_grpo import GrpoSettings, Rollout, _rows, _update, figures, train, validate
 from vrag_agent.scoring import Scored, Task
-from vrag_agent.tiny.demonstrator import Habits, demonstrate
+from vrag_agent.tiny.demonstrator import FAULTLESS, Habits, demonstrate
 from vrag_agent.tiny.sft import SftSettings, fine_tune
 from vrag_agent.tiny.task import TinyTask, tasks_of
 from vrag_agent.tiny.world import World
@@ -158,15 +158,17 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         GrpoSettings(group=0)
 
 
-@pytest.mark.slow
 def test_grpo_learns_to_search_and_to_read(checkpoints: dict[str, Any], world: World, search_url: str) -> None:
     """The whole way in small: demonstrations, fine-tuning, 20 steps of GRPO; on questions that were never asked before."""
     tiny = checkpoints["qwen2_5_vl"]
     task = TinyTask("vrag", "qwen2_5_vl", crop=False)
     model = copy.deepcopy(tiny.model)
-    shown = demonstrations(tiny, task, world, search_url, 2200, Habits(read=0.97))
-    samples = [sample for one in shown for sample in one.samples]
-    fine_tune(model, tiny.processor, samples, SftSettings(epochs=7))
+    samples, probes = (
+        [sample for one in demonstrations(tiny, task, world, search_url, number, habits) for sample in one.samples]
+        for number, habits in ((2200, Habits()), (64, FAULTLESS))
+    )
+    tuned = fine_tune(model, tiny.processor, samples, probes, SftSettings(settling=60))
+    assert tuned["reads"] > 0.8, tuned
 
     async def go() -> tuple[Any, Any, list[Any]]:
         async with AsyncHttpRetriever(search_url) as retriever, HfModel(model, tiny.processor) as policy:

@@ -21,9 +21,21 @@ import torch
 
 from tests.rl.training_runs import WORDS, Finished, Run, settings, write_data
 from tests.servers import TinyRetriever, dead_url, page, serve
+from tests.small_disk import mounted
 from vrag.records import read_record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+GRPO: dict[str, Any] = {
+    "vrag__episode__factory": "any_reply:vrag",
+    "vrag__probe_gradient": True,
+    "actor_rollout_ref__actor__use_kl_loss": True,
+    "actor_rollout_ref__actor__kl_loss_coef": 0.01,
+    # One row at a time: some have a picture, some have none, and the other rank's row may differ.
+    "actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu": 1,
+    "trainer__total_training_steps": 4,
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +60,7 @@ def grpo(root: Path, checkpoints: dict[str, Any], search_url: str) -> Finished:
         root,
         out,
         search_url,
-        vrag__episode__factory="any_reply:vrag",
-        actor_rollout_ref__actor__use_kl_loss=True,
-        actor_rollout_ref__actor__kl_loss_coef=0.01,
-        # One row at a time: some have a picture, some have none, and the other rank's row may differ.
-        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=1,
-        trainer__total_training_steps=4,
+        **GRPO,
         trainer__save_freq=2,
         trainer__test_freq=2,
         trainer__val_before_train=True,
@@ -78,6 +85,12 @@ def test_grpo_runs_and_counts_every_trajectory(grpo: Finished) -> None:
 def test_rollout_and_training_agree_on_every_log_probability(grpo: Finished) -> None:
     for step in range(1, 5):
         assert grpo.steps[step]["rollout/logprob_diff_max"] < 1e-5
+
+
+def test_no_token_of_a_prompt_or_an_observation_gets_a_gradient(grpo: Finished) -> None:
+    for step in range(1, 5):
+        assert grpo.steps[step]["actor/probe/stray"] == 0
+        assert grpo.steps[step]["actor/probe/taught"] > 0
 
 
 def test_trajectories_are_kept_as_records_that_can_be_replayed(grpo: Finished, root: Path) -> None:
@@ -112,11 +125,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(
         root,
         out,
         search_url,
-        vrag__episode__factory="any_reply:vrag",
-        actor_rollout_ref__actor__use_kl_loss=True,
-        actor_rollout_ref__actor__kl_loss_coef=0.01,
-        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=1,
-        trainer__total_training_steps=4,
+        **GRPO,
     )
     with Run(out, arguments) as run:
         resumed = run.wait()
@@ -159,6 +168,7 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
         out,
         search_url,
         vrag__episode__factory="any_reply:vimrag",
+        vrag__probe_gradient=True,
         actor_rollout_ref__actor__use_kl_loss=True,
         trainer__total_training_steps=2,
         trainer__save_freq=2,
@@ -174,6 +184,8 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
         assert metrics["ggpo/segments"] >= 8 > 0
         assert metrics["ggpo/masked_segments"] <= metrics["ggpo/segments"]
         assert metrics["rollout/logprob_diff_max"] < 1e-5
+        assert metrics["actor/probe/stray"] == 0  # masked segments among them
+        assert 0 < metrics["actor/probe/taught"] <= metrics["ggpo/learnt_tokens"]
     assert sum(found.steps[step]["ggpo/masked_tokens"] for step in (1, 2)) > 0
     assert (out / "checkpoints" / "global_step_2" / "actor").is_dir()
 
@@ -277,3 +289,39 @@ def test_a_rollout_server_that_is_killed_ends_the_run_and_leaves_its_checkpoint(
             assert torch.equal(getattr(saved[name], "_local_tensor", saved[name]), before), name
     head = getattr(saved["lm_head.weight"], "_local_tensor", saved["lm_head.weight"])
     assert not torch.equal(head, checkpoints["qwen2_5_vl"].model.lm_head.weight)
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_a_checkpoint_leaves_the_one_before_to_go_on_from(
+    root: Path, checkpoints: dict[str, Any], search_url: str, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    with mounted(disk, "40m"):
+        model = checkpoints["qwen2_5_vl"]
+        arguments = settings(
+            model.folder,
+            root,
+            tmp_path,
+            search_url,
+            vrag__episode__factory="any_reply:vrag",
+            trainer__n_gpus_per_node=1,
+            trainer__total_training_steps=2,
+            trainer__save_freq=1,
+            trainer__default_local_dir=disk,
+        )
+        # Weights and two moments of each: one such checkpoint has room, and half of another.
+        size = 12 * sum(parameter.numel() for parameter in model.model.parameters())
+        (disk / "ballast").write_bytes(b"0" * int(40 * 2**20 - 1.6 * size))
+        with Run(tmp_path / "first", arguments) as run:
+            failed = run.wait()
+        assert failed.status == 1
+        assert "The checkpoint of step 2 could not be written" in failed.log
+        assert "That of step 1 stays; make room and give the same command again" in failed.log
+        assert (disk / "latest_checkpointed_iteration.txt").read_text() == "1"
+        assert sorted(path.name for path in disk.glob("global_step_*")) == ["global_step_1"]
+        (disk / "ballast").unlink()
+        with Run(tmp_path / "second", arguments) as run:
+            resumed = run.wait()
+        assert resumed.status == 0, resumed.log[-3000:]
+        assert sorted(resumed.steps) == [2]
+        assert (disk / "global_step_2" / "actor").is_dir()

@@ -26,6 +26,7 @@ from search_engine.files import clear_partial, safe_name, write_atomic
 from search_engine.ingest import IngestOptions, Ingestor, Progress
 from search_engine.reading import passages
 from tests import hostile
+from tests.small_disk import mounted
 from vrag.errors import VragError
 
 NO_OCR = IngestOptions(ocr=False, page_seconds=60)
@@ -379,23 +380,10 @@ def test_no_more_results_are_held_than_the_window_allows(tmp_path: Path) -> None
 
 def test_a_full_disk_stops_the_run_with_a_sentence(tmp_path: Path) -> None:
     path = hostile.pdf(tmp_path / "a.pdf", ["x"] * 3, size=(2000, 1500))
-    if not _mounted(tmp_path / "full"):
-        pytest.skip("a small file system cannot be mounted here")
-    try:
+    with mounted(tmp_path / "full", "16k"):
         run = Ingestor(tmp_path / "full" / "pages", tmp_path / "cache", NO_OCR).run(discover(path)[0])
         with pytest.raises(VragError, match=r"No space left on device.*goes on from here"):
             list(run)
-    finally:
-        subprocess.run(["umount", str(tmp_path / "full")], check=True)
-
-
-def _mounted(folder: Path) -> bool:
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
 
 
 def test_workers_that_cannot_start_are_an_error_and_not_an_endless_loop(

@@ -20,6 +20,7 @@ import pytest
 from search_engine.index_store import read_index, read_manifest
 from search_engine.search_engine import SearchEngine
 from tests.search_engine import index_child
+from tests.small_disk import mounted
 from vrag.errors import IndexCorrupt, IndexError_
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -231,17 +232,7 @@ def test_a_full_disk_loses_nothing_committed(corpus: Path, tmp_path: Path) -> No
 
 def test_a_full_file_system_loses_nothing_committed(corpus: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
-        )
-        if shutil.which("mount")
-        else None
-    )
-    if mounted is None or mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip() if mounted else 'no mount'}")
-    try:
+    with mounted(disk, "2m"):
         folder, index = tmp_path / "docs", disk / "index"
         shutil.copytree(corpus / "part0", folder)
         engine = SearchEngine()
@@ -256,5 +247,3 @@ def test_a_full_file_system_loses_nothing_committed(corpus: Path, tmp_path: Path
         (folder / "z_small.txt").write_text("room for this", "utf-8")
         engine.build_index(folder, index, workers=1)
         assert documents(index) == [*before, "z_small"]
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -80,8 +80,7 @@ def merge(checkpoint: Path, output: Path) -> Path:
 #: In a process of its own: verl's merger sets up torch.distributed and reads its arguments from the command line.
 _MERGE = """\
 import runpy, sys
-from vrag_agent.torchvision_ops import declare_when_missing
-declare_when_missing()
+import vrag_agent
 actor, output = sys.argv[1:]
 sys.argv = ["verl.model_merger", "merge", "--backend", "fsdp", "--local_dir", actor, "--target_dir", output]
 runpy.run_module("verl.model_merger", run_name="__main__", alter_sys=True)

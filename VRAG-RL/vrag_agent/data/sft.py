@@ -68,9 +68,6 @@ class SftOptions:
 
 def train(model_path: str, data: Path, output: Path, options: SftOptions, resume: bool = False) -> dict[str, Any]:
     """Fine-tune; returns the report. Raises ConfigError for data or a checkpoint that cannot be used."""
-    from vrag_agent.torchvision_ops import declare_when_missing
-
-    declare_when_missing()
     try:
         import torch
         import transformers

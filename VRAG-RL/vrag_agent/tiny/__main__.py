@@ -5,7 +5,7 @@
     python -m vrag_agent.tiny grpo RUN [--ggpo]        plain-PyTorch GRPO from RUN/sft -> RUN/grpo
     python -m vrag_agent.tiny validate RUN MODEL       held-out questions, greedy and sampled; and with the pictures blacked out
 
-All four take ``--agent vrag|vimrag``, ``--family qwen2_5_vl|qwen3_vl`` and ``--crop``; use the same for one RUN. Figures
+All four take ``--agent vrag|vimrag``, ``--family qwen2_5_vl|qwen3_vl`` and ``--no-crop``; use the same for one RUN. Figures
 go to RUN/*.jsonl.
 """
 
@@ -57,20 +57,22 @@ def prepare(run: Path, task: TinyTask, seed: int) -> World:
     return world
 
 
-async def sft(run: Path, task: TinyTask, url: str, number: int, epochs: int, seed: int) -> None:
-    from vrag_agent.tiny.demonstrator import demonstrate
+async def sft(run: Path, task: TinyTask, url: str, number: int, seed: int) -> None:
+    from vrag_agent.tiny.demonstrator import FAULTLESS, demonstrate
     from vrag_agent.tiny.sft import SftSettings, fine_tune
 
     model, processor, template = load(run / "base")
     world = World(run / "world", task.corners)
     async with AsyncHttpRetriever(url) as retriever:
-        trajectories = await demonstrate(task, world, PageCache(retriever), template, number, seed + 99)
-    faulty = [one for one in trajectories if one.faulty]
+        pages = PageCache(retriever)
+        trajectories = await demonstrate(task, world, pages, template, number, seed + 99)
+        faultless = await demonstrate(task, world, pages, template, 128, seed + 98, FAULTLESS)
+    faulty = [one for one in (*trajectories, *faultless) if one.faulty]
     if faulty:
-        raise VragError(f"{len(faulty)} of {number} demonstrations failed. One of them: {faulty[0].error}")
-    samples = [sample for one in trajectories for sample in one.samples]
+        raise VragError(f"{len(faulty)} demonstrations failed. One of them: {faulty[0].error}")
+    samples, probes = ([sample for one in some for sample in one.samples] for some in (trajectories, faultless))
     log.info("%d demonstrations: %s", len(trajectories), await _quality(trajectories, task, world))
-    figures = fine_tune(model, processor, samples, SftSettings(epochs=epochs, seed=seed))
+    figures = fine_tune(model, processor, samples, probes, SftSettings(seed=seed))
     save(model, processor, run / "sft")
     note(run / "sft.jsonl", {"demonstrations": number, "samples": len(samples), **figures})
 
@@ -167,11 +169,15 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("model", type=Path, nargs="?", help="for validate: the checkpoint")
     out.add_argument("--agent", choices=("vrag", "vimrag"), default="vrag")
     out.add_argument("--family", choices=("qwen2_5_vl", "qwen3_vl"), default="qwen2_5_vl")
-    out.add_argument("--crop", action="store_true", help="vrag: small digits, so that it pays to look closer")
+    out.add_argument(
+        "--crop",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="vrag: small digits, which have to be looked at closely (the default), or large ones",
+    )
     out.add_argument("--seed", type=int, default=0)
     out.add_argument("--search-url", help="a service that runs (default: one is started)")
     out.add_argument("--demonstrations", type=int, default=3000)
-    out.add_argument("--epochs", type=int, default=7)
     out.add_argument("--ggpo", action="store_true")
     out.add_argument("--steps", type=int, default=60)
     out.add_argument("--questions", type=int, default=16)
@@ -206,7 +212,7 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         with _service(run, task, options.search_url) as url:
             if options.command == "sft":
-                asyncio.run(sft(run, task, url, options.demonstrations, options.epochs, options.seed))
+                asyncio.run(sft(run, task, url, options.demonstrations, options.seed))
             elif options.command == "grpo":
                 asyncio.run(grpo(run, task, url, options))
             else:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from vrag.errors import ConfigError, VragError
+from vrag_agent.metrics_log import read_metrics
 from vrag_agent.tiny.task import PROMPTS, TinyTask
 from vrag_agent.tiny.world import World, serve
 
@@ -63,26 +64,30 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("run", type=Path, help="folder of this run; what is there already is not done again")
     out.add_argument("--agent", choices=("vrag", "vimrag"), default="vrag")
     out.add_argument("--family", choices=("qwen2_5_vl", "qwen3_vl"), default="qwen2_5_vl")
-    out.add_argument("--crop", action="store_true", help="vrag: small digits, so that it pays to look closer")
+    out.add_argument(
+        "--crop",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="vrag: small digits, which have to be looked at closely (the default), or large ones",
+    )
     out.add_argument("--ggpo", action="store_true", help="GGPO's masks and loss instead of GRPO's")
     out.add_argument("--seed", type=int, default=0)
     out.add_argument("--demonstrations", type=int, default=3000)
-    out.add_argument("--epochs", type=int, default=7)
-    out.add_argument("--steps", type=int, default=45)
+    out.add_argument("--steps", type=int, default=30)
     out.add_argument("--setting", action="append", default=[], help="further key=value for vrag_agent.train")
     return out
 
 
 def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
     seconds: dict[str, float] = {}
-    common = ["--agent", task.agent, "--family", task.family, *(["--crop"] if options.crop else [])]
+    common = ["--agent", task.agent, "--family", task.family, "--crop" if options.crop else "--no-crop"]
     tiny = [sys.executable, "-m", "vrag_agent.tiny"]
     name = "verl_ggpo" if options.ggpo else "verl_grpo"
     _step(seconds, "prepare", run / "val.json", [*tiny, "prepare", str(run), *common, "--seed", str(options.seed)])
     _step(seconds, "convert", run / "data" / "tiny_val.parquet", _conversion(run))
     with serve(World(run / "world", task.corners)) as url:
         sft = [*tiny, "sft", str(run), *common, "--search-url", url, "--seed", str(options.seed)]
-        sft += ["--demonstrations", str(options.demonstrations), "--epochs", str(options.epochs)]
+        sft += ["--demonstrations", str(options.demonstrations)]
         _step(seconds, "sft", run / "sft" / "config.json", sft)
         training = [sys.executable, "-m", "vrag_agent.train", "--config-name", "ggpo" if options.ggpo else "grpo"]
         training += [*verl_settings(run, task, url, name, options.steps, options.seed, options.ggpo), *options.setting]
@@ -95,7 +100,9 @@ def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
             if _validated(run, checkpoint) is None:
                 look = [*tiny, "validate", str(run), str(checkpoint), *common, "--search-url", url]
                 _step(seconds, "validate", None, look)
-    found = list(verdicts(_validated(run, run / "sft"), _validated(run, merged), _metrics(run / name)))
+    found = list(
+        verdicts(_validated(run, run / "sft"), _validated(run, merged), list(read_metrics(run / name).values()))
+    )
     _summary(run, seconds, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 
@@ -140,7 +147,7 @@ def verl_settings(run: Path, task: TinyTask, url: str, name: str, steps: int, se
         "actor_rollout_ref.rollout.val_kwargs.do_sample": False,
         "trainer.n_gpus_per_node": 1,
         "trainer.val_before_train": True,
-        "trainer.test_freq": 10,
+        "trainer.test_freq": 5,
         "trainer.save_freq": max(1, steps // 3),
         "trainer.max_actor_ckpt_to_keep": 2,
         "trainer.total_training_steps": steps,
@@ -177,6 +184,8 @@ def _step(seconds: dict[str, float], name: str, result: Path | None, command: Se
     sys.stdout.flush()
     started = time.monotonic()
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    if name == "train":  # the rollout, the actor and the trainer are processes beside each other
+        environment.setdefault("OMP_NUM_THREADS", "1")
     status = subprocess.run(command, env=environment, check=False).returncode
     seconds[name] = seconds.get(name, 0.0) + time.monotonic() - started
     if status == 130:
@@ -219,16 +228,6 @@ def _validated(run: Path, checkpoint: Path) -> dict[str, Any] | None:
     path = run / "validate.jsonl"
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
     return next((line for line in reversed(lines) if line["checkpoint"] == checkpoint.name), None)
-
-
-def _metrics(folder: Path) -> list[dict[str, float]]:
-    """verl's metrics of every step, the latest start's where a step was done twice."""
-    by_step: dict[int, dict[str, float]] = {}
-    for path in sorted(folder.glob("metrics_*.jsonl")):
-        for line in path.read_text("utf-8").splitlines():
-            entry = json.loads(line)
-            by_step[entry["step"]] = entry["data"]
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def _summary(run: Path, seconds: dict[str, float], found: Sequence[Verdict]) -> None:

@@ -1,4 +1,8 @@
-"""Supervised fine-tuning of the tiny models on demonstrations, in plain PyTorch: the format, the reading, bad habits."""
+"""Supervised fine-tuning of the tiny models on demonstrations, in plain PyTorch: the format, the reading, bad habits.
+
+How long a model of random weights takes until it looks at pictures at all differs from seed to seed. So the learning rate stays
+up until it reads (:func:`reading`), and then falls over a fixed number of steps.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any
 
 import torch
 
+from vrag_agent.inputs import model_inputs
 from vrag_agent.logprobs import padded, response_logprobs
 from vrag_agent.trajectory import Sample
 
@@ -19,41 +24,99 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SftSettings:
-    epochs: int = 7
+    steps: int = 1200
+    """At most, until it reads."""
+    settling: int = 150
+    """Then, while the learning rate falls."""
+    reads: float = 0.9
+    """Share of the digits that it has to read."""
     batch: int = 32
     lr: float = 1e-3
     warmup: int = 20
     max_grad_norm: float = 1.0
+    check_every: int = 50
     seed: int = 0
 
 
-def fine_tune(model: Any, processor: Any, samples: Sequence[Sample], settings: SftSettings) -> dict[str, float]:
-    """Maximise the likelihood of the turns of ``samples`` (the observations are masked); the model is trained in place."""
+def fine_tune(
+    model: Any, processor: Any, samples: Sequence[Sample], probes: Sequence[Sample], settings: SftSettings
+) -> dict[str, float]:
+    """Maximise the likelihood of the turns of ``samples`` (the observations are masked); the model is trained in place.
+
+    ``probes`` are faultless demonstrations to measure the reading with; they are not trained on.
+    """
     rng = random.Random(settings.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=0.0)
-    steps = settings.epochs * (len(samples) // settings.batch)
-    started, step, loss = time.monotonic(), 0, torch.zeros(())
+    started, loss, read, left = time.monotonic(), 0.0, 0.0, -1
+    for step, batch in enumerate(_batches(samples, settings.batch, rng), 1):
+        fall = 1.0 if left < 0 else 0.1 + 0.9 * left / settings.settling
+        loss = _update(
+            model, processor, batch, optimizer, settings.lr * fall * min(1.0, step / settings.warmup), settings
+        )
+        if left >= 0:
+            left -= 1
+        elif step % settings.check_every == 0:
+            read = reading(model, processor, probes)
+            log.info("SFT step %d: loss %.3f, reads %.0f%%, %.0f s", step, loss, 100 * read, time.monotonic() - started)
+            if read < settings.reads and step >= settings.steps:
+                log.warning(
+                    "After %d steps it still does not read: what follows will learn to search, not to answer.", step
+                )
+            if read >= settings.reads or step >= settings.steps:
+                left = settings.settling
+        if left == 0:
+            break
+    read = reading(model, processor, probes)
+    return {"steps": step, "loss": loss, "reads": read, "seconds": time.monotonic() - started}
+
+
+def _update(
+    model: Any,
+    processor: Any,
+    batch: Sequence[Sample],
+    optimizer: torch.optim.Optimizer,
+    rate: float,
+    settings: SftSettings,
+) -> float:
     model.train()
-    for _ in range(settings.epochs):
-        for batch in _batches(samples, settings.batch, rng):
-            rate = settings.lr * min(1.0, (step + 1) / settings.warmup) * (0.1 + 0.9 * (1 - step / steps))
-            for one in optimizer.param_groups:
-                one["lr"] = rate
-            logprobs, _ = response_logprobs(model, processor, batch)
-            mask = padded([sample.response_mask for sample in batch], logprobs.shape[1]).to(logprobs.device)
-            loss = -(logprobs * mask).sum() / mask.sum()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-            optimizer.step()
-            step += 1
-            if step % 100 == 0:
-                log.info("SFT step %d of %d: loss %.3f, %.0f s", step, steps, loss.item(), time.monotonic() - started)
-    return {"steps": step, "loss": loss.item(), "seconds": time.monotonic() - started}
+    for one in optimizer.param_groups:
+        one["lr"] = rate
+    logprobs, _ = response_logprobs(model, processor, batch)
+    mask = padded([sample.response_mask for sample in batch], logprobs.shape[1]).to(logprobs.device)
+    loss = -(logprobs * mask).sum() / mask.sum()
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+    optimizer.step()
+    return float(loss.detach())
 
 
 def _batches(samples: Sequence[Sample], size: int, rng: random.Random) -> Iterator[list[Sample]]:
-    """Full batches of an epoch, drawn anew each time. Not sorted by length: that would sort them by what was done."""
-    order = rng.sample(list(samples), len(samples))
-    for start in range(0, len(order) - size + 1, size):
-        yield order[start : start + size]
+    """Full batches without an end, in a new order in each epoch. Not sorted by length: that would sort by what was done."""
+    while True:
+        order = rng.sample(list(samples), len(samples))
+        for start in range(0, len(order) - size + 1, size):
+            yield order[start : start + size]
+
+
+@torch.inference_mode()
+def reading(model: Any, processor: Any, samples: Sequence[Sample]) -> float:
+    """Share of the samples with a picture in which the model finds every number after it most likely, given all before: the
+    coordinates of a region, the digit that is read."""
+    vocabulary = processor.tokenizer.get_vocab().items()
+    numbers = {number for token, number in vocabulary if token.removeprefix("Ġ").isdigit()}
+    picture = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
+    seeing = [sample for sample in samples if sample.images]
+    if not seeing:
+        return 0.0
+    model.eval()
+    inputs = model_inputs(processor, [(one.ids, one.images) for one in seeing], padding="right", device=model.device)
+    likely = model(**inputs, use_cache=False).logits.argmax(-1)
+    right = 0
+    for row, sample in zip(likely.tolist(), seeing, strict=True):
+        sampled = [0] * len(sample.prompt_ids) + list(sample.response_mask)
+        places = [
+            at for at in range(sample.ids.index(picture), len(sampled)) if sampled[at] and sample.ids[at] in numbers
+        ]
+        right += bool(places) and all(row[at - 1] == sample.ids[at] for at in places)
+    return right / len(seeing)

@@ -93,15 +93,18 @@ class World:
         return self.folder / "index"
 
 
-def draw(card: Card, corners: bool) -> Image.Image:
-    """The page, 224 x 224 pixels. Colour and place of the digit vary a little from page to page."""
-    rng = random.Random(card.number)
+def draw(card: Card, corners: bool, rng: random.Random | None = None) -> Image.Image:
+    """The page, 224 x 224 pixels. Colour and place of the digit vary a little: by its number, or as ``rng`` says."""
+    rng = rng or random.Random(card.number)
     background = tuple(max(0, min(255, value + rng.randint(-12, 12))) for value in COLOURS[card.colour])
     page = Image.new("RGB", (SIDE, SIDE), background)
     side = SIDE // 2 if corners else SIDE
     left, top = (side * (card.corner % 2), side * (card.corner // 2)) if corners else (0, 0)
     edge = side // 7
     pen = ImageDraw.Draw(page)
+    if corners:  # a line along the top and one along the left: a corner can be told by what is in it
+        pen.rectangle((0, 0, SIDE - 1, 6), fill="black")
+        pen.rectangle((0, 0, 10, SIDE - 1), fill="white")
     pen.rectangle((left + edge, top + edge // 2, left + side - edge - 1, top + side - edge // 2 - 1), fill="white")
     shift = side / 56
     middle = (left + side / 2 + rng.uniform(-shift, shift), top + side / 2 + rng.uniform(-shift, shift))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import shutil
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -19,17 +21,24 @@ from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1 import PPOTrainerSync
+from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
+from verl.workers.utils.losses import ppo_loss
 
 from vrag.errors import ConfigError
 from vrag_agent import settings as training
 from vrag_agent.loss import normaliser
 from vrag_agent.scoring import Mark, counts_of_masked
 from vrag_agent.verl_plugin.ggpo import ggpo_loss
+from vrag_agent.verl_plugin.probe import Loss, probed
 from vrag_agent.verl_plugin.workers import EpisodeWorker
 
 log = logging.getLogger(__name__)
+
+
+class CheckpointNotWritten(RuntimeError):
+    """A disk that is full, most likely. What was saved before is untouched."""
 
 
 class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
@@ -49,14 +58,26 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def init(self) -> None:
         super().init()
+        loss = self._loss()
+        if loss is not None:
+            self.actor_rollout_wg.set_loss_fn(loss)
+
+    def _loss(self) -> Loss | None:
+        """What the workers compute instead of verl's loss; None: that one."""
+        actor = self.config.actor_rollout_ref.actor
+        loss: Loss | None = None
         if self.settings.ggpo.enable:
-            actor = self.config.actor_rollout_ref.actor
             low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
             high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
             kl = actor.kl_loss_coef if actor.use_kl_loss else 0.0
-            loss = self.settings.loss(low, high, None, kl)
-            self.actor_rollout_wg.set_loss_fn(functools.partial(ggpo_loss, settings=loss))
-            log.info("GGPO: %s", loss)
+            chosen = self.settings.loss(low, high, None, kl)
+            loss = functools.partial(ggpo_loss, settings=chosen)
+            log.info("GGPO: %s", chosen)
+        if self.settings.probe_gradient:
+            loss = functools.partial(
+                probed, loss=loss or functools.partial(ppo_loss, config=omega_conf_to_dataclass(actor))
+            )
+        return loss
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -71,6 +92,24 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
 
     def _counts(self) -> dict[str, float]:
         return dict(getattr(self.replay_buffer, "last_counts", {}))
+
+    def _save_checkpoint(self) -> None:
+        """As verl's; a write that fails leaves the checkpoint before it as the one to go on from, and says so."""
+        folder = Path(self.config.trainer.default_local_dir)
+        tracker = folder / "latest_checkpointed_iteration.txt"
+        before = tracker.read_text("ascii").strip() if tracker.exists() else ""
+        try:
+            super()._save_checkpoint()
+        except Exception as error:
+            if before and tracker.read_text("ascii").strip() != before:
+                tracker.write_text(before, "ascii")
+            shutil.rmtree(folder / f"global_step_{self.global_steps}", ignore_errors=True)
+            stays = f"That of step {before} stays" if before else "There is none before it"
+            free = shutil.disk_usage(folder).free / 2**20
+            raise CheckpointNotWritten(
+                f"The checkpoint of step {self.global_steps} could not be written to {folder} (after clearing it away, "
+                f"{free:.0f} MiB are free there). {stays}; make room and give the same command again. {_first_line(error)}"
+            ) from error
 
     # The update
 
@@ -158,6 +197,12 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
         return batch
+
+
+def _first_line(error: Exception) -> str:
+    """Of the cause: what arrives from a worker is a whole traceback."""
+    cause = getattr(error, "cause", None) or error
+    return f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
 
 
 def _reward_metrics(batch: KVBatchMeta, extras: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
