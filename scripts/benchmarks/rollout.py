@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds added to every search, drawn from an exponential distribution of this mean: a service that is far "
         "away, or busy",
     )
-    parser.add_argument("--sft-steps", type=int, default=120, help="without --checkpoint")
+    parser.add_argument("--sft-steps", type=int, default=100, help="without --checkpoint")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -69,18 +69,18 @@ def _made(scratch: Path, task: Any, world: Any, url: str, steps: int) -> tuple[A
     from vrag.retriever import AsyncHttpRetriever
     from vrag_agent.tiny.__main__ import load
     from vrag_agent.tiny.checkpoint import make_checkpoint
-    from vrag_agent.tiny.demonstrator import demonstrate
+    from vrag_agent.tiny.demonstrator import FAULTLESS, Habits, demonstrate
     from vrag_agent.tiny.sft import SftSettings, fine_tune
 
     model, processor, template = load(make_checkpoint(task.family, scratch / "base"))
-    settings = SftSettings(epochs=4)
 
-    async def shown() -> Any:
+    async def shown(number: int, seed: int, habits: Habits | None = None) -> Any:
         async with AsyncHttpRetriever(url) as retriever:
-            return await demonstrate(task, world, retriever, template, steps * settings.batch // settings.epochs, 0)
+            found = await demonstrate(task, world, retriever, template, number, seed, habits)
+            return [sample for one in found for sample in one.samples]
 
-    samples = [sample for one in asyncio.run(shown()) for sample in one.samples]
-    fine_tune(model, processor, samples, settings)
+    samples, probes = asyncio.run(shown(1000, 0)), asyncio.run(shown(32, 1, FAULTLESS))
+    fine_tune(model, processor, samples, probes, SftSettings(steps=steps, settling=20))
     return model, processor, template
 
 

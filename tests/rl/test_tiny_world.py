@@ -134,14 +134,14 @@ def test_demonstrations_read_the_picture_that_they_see_and_no_two_see_the_same(
     right_by_heart = 0
     for one in asyncio.run(go()):
         card = by_question[one.question]
-        assert one.shown == [card.id]
+        assert list(one.shown) == [card.id]
         (picture,) = one.samples[0].images
         assert int(one.answer) == nearest_digit(picture, card)
         right_by_heart += int(one.answer) == card.digit
     assert right_by_heart < 15  # one in ten, but for chance
 
 
-def test_reading_is_measured_by_every_number_after_the_picture(
+def test_reading_is_measured_where_something_is_looked_up(
     checkpoints: dict[str, Any], world: World, search_url: str
 ) -> None:
     tiny = checkpoints["qwen2_5_vl"]
@@ -152,24 +152,34 @@ def test_reading_is_measured_by_every_number_after_the_picture(
             return await demonstrate(task, world, PageCache(retriever), tiny.template, 4, 5, FAULTLESS)
 
     samples = [sample for one in asyncio.run(go()) for sample in one.samples]
+    ids = tiny.processor.tokenizer.convert_tokens_to_ids
 
     class Foreseeing:
-        """Knows what comes next, but for the first rows."""
+        """Finds likeliest what comes next, but for what it mistakes."""
 
         device = "cpu"
 
-        def __init__(self, spoilt: int) -> None:
-            self.spoilt = spoilt
+        def __init__(self, mistakes: dict[str, str]) -> None:
+            self.mistakes = {ids(right): ids(wrong) for right, wrong in mistakes.items()}
 
         def eval(self) -> None:
             """Nothing to switch."""
 
         def __call__(self, input_ids: Any, **_: Any) -> Any:
             following = input_ids.roll(-1, 1)
-            following[: self.spoilt] = 0
-            return SimpleNamespace(logits=torch.nn.functional.one_hot(following, int(input_ids.max()) + 1).float())
+            for right, wrong in self.mistakes.items():
+                following[following == right] = wrong
+            return SimpleNamespace(logits=100.0 * torch.nn.functional.one_hot(following, 2048))
 
-    assert reading(Foreseeing(0), tiny.processor, samples) == 1.0
-    assert reading(Foreseeing(1), tiny.processor, samples) == 0.75
-    assert reading(Foreseeing(4), tiny.processor, samples) == 0.0
-    assert reading(Foreseeing(0), tiny.processor, []) == 0.0
+    def read(mistakes: dict[str, str]) -> float:
+        return reading(Foreseeing(mistakes), tiny.processor, samples)
+
+    assert read({}) == pytest.approx(1)
+    assert read({"<bbox>": "<answer>", "Ġfind": "Ġread"}) == pytest.approx(1)  # what it would do is another matter
+    queries = [one.turns[0] for one in asyncio.run(go())]
+    word = queries[0].partition("</search>")[0].split()[-1]
+    assert read({f"Ġ{word}": "Ġfox" if word != "fox" else "Ġcat"}) == pytest.approx(
+        1 - sum(word in one for one in queries) / 4
+    )
+    assert read({"28": "56"}) == pytest.approx(0)  # every region has a 28 in it
+    assert reading(Foreseeing({}), tiny.processor, []) == 0.0

@@ -179,11 +179,11 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--search-url", help="a service that runs (default: one is started)")
     out.add_argument("--demonstrations", type=int, default=3000)
     out.add_argument("--ggpo", action="store_true")
-    out.add_argument("--steps", type=int, default=60)
+    out.add_argument("--steps", type=int, default=20)
     out.add_argument("--questions", type=int, default=16)
     out.add_argument("--group", type=int, default=8)
     out.add_argument("--lr", type=float, default=3e-4)
-    out.add_argument("--validate-every", type=int, default=10)
+    out.add_argument("--validate-every", type=int, default=5)
     out.add_argument("--name", help="name of the result below RUN (grpo or ggpo)")
     return out
 

@@ -93,7 +93,7 @@ class _Editions:
         rng = random.Random(f"{self._seed}/{item_id}")
         self.cards.append(replace(card, digit=rng.randint(0, 9), corner=rng.randint(0, 3)))
         data = io.BytesIO()
-        draw(self.cards[-1], self._world.corners, rng).save(data, "PNG")
+        draw(self.cards[-1], self._world.corners, rng).save(data, "PNG", compress_level=1)
         return data.getvalue()
 
     async def frames(self, item_id: str, fps: float, max_frames: int, max_pixels: int) -> list[Frame]:

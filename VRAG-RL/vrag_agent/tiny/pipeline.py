@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--ggpo", action="store_true", help="GGPO's masks and loss instead of GRPO's")
     out.add_argument("--seed", type=int, default=0)
     out.add_argument("--demonstrations", type=int, default=3000)
-    out.add_argument("--steps", type=int, default=30)
+    out.add_argument("--steps", type=int, default=20)
     out.add_argument("--setting", action="append", default=[], help="further key=value for vrag_agent.train")
     return out
 

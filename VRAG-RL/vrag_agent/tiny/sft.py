@@ -1,12 +1,13 @@
 """Supervised fine-tuning of the tiny models on demonstrations, in plain PyTorch: the format, the reading, bad habits.
 
 How long a model of random weights takes until it looks at pictures at all differs from seed to seed. So the learning rate stays
-up until it reads (:func:`reading`), and then falls over a fixed number of steps.
+up until it can look things up (:func:`reading`), and then falls over a fixed number of steps.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ import torch
 
 from vrag_agent.inputs import model_inputs
 from vrag_agent.logprobs import padded, response_logprobs
+from vrag_agent.tiny.words import ANIMALS, COLOURS
 from vrag_agent.trajectory import Sample
 
 log = logging.getLogger(__name__)
@@ -28,8 +30,8 @@ class SftSettings:
     """At most, until it reads."""
     settling: int = 150
     """Then, while the learning rate falls."""
-    reads: float = 0.9
-    """Share of the digits that it has to read."""
+    reads: float = 0.7
+    """With which probability it has to look things up."""
     batch: int = 32
     lr: float = 1e-3
     warmup: int = 20
@@ -101,22 +103,27 @@ def _batches(samples: Sequence[Sample], size: int, rng: random.Random) -> Iterat
 
 @torch.inference_mode()
 def reading(model: Any, processor: Any, samples: Sequence[Sample]) -> float:
-    """Share of the samples with a picture in which the model finds every number after it most likely, given all before: the
-    coordinates of a region, the digit that is read."""
-    vocabulary = processor.tokenizer.get_vocab().items()
-    numbers = {number for token, number in vocabulary if token.removeprefix("Ġ").isdigit()}
-    picture = processor.tokenizer.convert_tokens_to_ids(processor.image_token)
-    seeing = [sample for sample in samples if sample.images]
-    if not seeing:
+    """The mean probability with which the model looks up all that a sample needs: of all colours, of all animals and of all numbers,
+    the one that was asked for, where the card is, or what stands on it. Given all before, and whatever it thinks of saying
+    something else there.
+    """
+    if not samples:
         return 0.0
+    kinds = _kinds(processor)
     model.eval()
-    inputs = model_inputs(processor, [(one.ids, one.images) for one in seeing], padding="right", device=model.device)
-    likely = model(**inputs, use_cache=False).logits.argmax(-1)
-    right = 0
-    for row, sample in zip(likely.tolist(), seeing, strict=True):
+    inputs = model_inputs(processor, [(one.ids, one.images) for one in samples], padding="right", device=model.device)
+    logits = model(**inputs, use_cache=False).logits
+    total = 0.0
+    for row, sample in zip(logits, samples, strict=True):
         sampled = [0] * len(sample.prompt_ids) + list(sample.response_mask)
-        places = [
-            at for at in range(sample.ids.index(picture), len(sampled)) if sampled[at] and sample.ids[at] in numbers
-        ]
-        right += bool(places) and all(row[at - 1] == sample.ids[at] for at in places)
-    return right / len(seeing)
+        places = [(at, kind) for at, bit in enumerate(sampled) if bit for kind in kinds if sample.ids[at] in kind]
+        total += math.prod(float(row[at - 1][kind].softmax(0)[kind.index(sample.ids[at])]) for at, kind in places)
+    return total / len(samples)
+
+
+def _kinds(processor: Any) -> list[list[int]]:
+    """Tokens of colours, of animals and of numbers; a space before a word belongs to its token."""
+    words = {token: token.removeprefix("Ġ") for token in processor.tokenizer.get_vocab()}
+    chosen = (COLOURS, ANIMALS, [word for word in words.values() if word.isascii() and word.isdigit()])
+    number = processor.tokenizer.convert_tokens_to_ids
+    return [[number(token) for token, word in words.items() if word in kind] for kind in chosen]
