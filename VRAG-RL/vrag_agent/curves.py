@@ -41,7 +41,10 @@ def main(argv: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument(
-        "runs", nargs="+", metavar="LABEL=FOLDER", help="a folder with metrics_*.jsonl; a label may repeat"
+        "runs",
+        nargs="+",
+        metavar="LABEL=RUN",
+        help="the folder of a run (metrics_*.jsonl) or a log of the plain trainer; a label may repeat",
     )
     out.add_argument("--output", type=Path, required=True, help="the picture: .svg, .png or .pdf")
     out.add_argument("--metric", action="append", metavar="NAME[=TITLE]", help=f"default: {', '.join(METRICS)}")
@@ -55,7 +58,9 @@ def _curves(runs: Mapping[str, Sequence[Path]], name: str) -> dict[str, list[Cur
         for folder in folders:
             curve = series(read_metrics(folder), name)
             if not curve:
-                raise ConfigError(f"{folder} has no metric {name!r}: is it the folder of a run (metrics_*.jsonl)?")
+                raise ConfigError(
+                    f"{folder} has no metric {name!r}: is it the folder of a run (metrics_*.jsonl), or a log?"
+                )
             found.setdefault(label, []).append(curve)
     return found
 

@@ -33,6 +33,17 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
         read_metrics(tmp_path)
 
 
+def test_the_log_of_the_plain_trainer_is_read_too(tmp_path: Path) -> None:
+    lines = [
+        {"step": 0, "validation": {"greedy": {"reward": 0.25, "ended": {"answer": 64}}}},
+        {"step": 1, "reward": 0.5, "ended": {"answer": 128}},
+    ]
+    (tmp_path / "grpo.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    metrics = read_metrics(tmp_path / "grpo.jsonl")
+    assert series(metrics, "validation/greedy/reward") == [(0, 0.25)]
+    assert series(metrics, "reward") == [(1, 0.5)]
+
+
 def test_means_are_taken_where_all_runs_were_measured() -> None:
     assert mean_curve([[(0, 0.0), (5, 0.5), (10, 1.0)], [(0, 0.2), (10, 0.6)]]) == [(0, 0.1), (10, 0.8)]
 

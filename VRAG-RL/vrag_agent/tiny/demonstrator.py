@@ -35,13 +35,13 @@ class Habits:
 
     guess: float = 0.15
     """To answer at once, with any digit."""
-    right_query: float = 0.35
-    colour_only: float = 0.45
+    right_query: float = 0.42
+    colour_only: float = 0.52
     """The rest of the queries has one wrong word."""
     search_again: float = 0.5
     """After a wrong page."""
     crop: float = 0.9
-    right_corner: float = 0.9
+    right_corner: float = 0.95
     read: float = 0.98
     """To read a large digit right, or a small one after looking closer."""
     read_small: float = 0.3
@@ -51,7 +51,7 @@ class Habits:
 FAULTLESS = Habits(guess=0, right_query=1, colour_only=0, search_again=0, crop=1, right_corner=1, read=1)
 #: A VimRAG context names the question twice among twice as many tokens: copying both of its words into a query takes more
 #: examples of it.
-HABITS = {"vrag": Habits(), "vimrag": Habits(right_query=0.42, colour_only=0.5)}
+HABITS = {"vrag": Habits(), "vimrag": Habits(colour_only=0.5)}
 
 
 async def demonstrate(
