@@ -100,7 +100,7 @@ async def grpo(run: Path, task: TinyTask, url: str, options: argparse.Namespace)
         steps=options.steps,
         questions=options.questions,
         group=options.group,
-        lr=options.lr,
+        lr=options.lr or task.lr,
         ggpo=options.ggpo,
         loss=loss,
         seed=options.seed,
@@ -182,7 +182,7 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--steps", type=int, default=20)
     out.add_argument("--questions", type=int, default=16)
     out.add_argument("--group", type=int, default=8)
-    out.add_argument("--lr", type=float, default=3e-4)
+    out.add_argument("--lr", type=float, help="of grpo (default: 3e-4, for vimrag 2e-4)")
     out.add_argument("--validate-every", type=int, default=5)
     out.add_argument("--name", help="name of the result below RUN (grpo or ggpo)")
     return out

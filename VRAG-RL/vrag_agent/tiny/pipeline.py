@@ -136,7 +136,7 @@ def verl_settings(run: Path, task: TinyTask, url: str, name: str, steps: int, se
         "actor_rollout_ref.model.path": run / "sft",
         "actor_rollout_ref.actor.ppo_mini_batch_size": 16,
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 32,
-        "actor_rollout_ref.actor.optim.lr": 3e-4,
+        "actor_rollout_ref.actor.optim.lr": task.lr,
         "actor_rollout_ref.actor.optim.lr_warmup_steps": 5,
         "actor_rollout_ref.actor.optim.weight_decay": 0.0,
         "actor_rollout_ref.actor.optim.betas": "[0.9,0.99]",

@@ -47,6 +47,11 @@ class TinyTask:
         return Limits(max_prompt_tokens=256, max_response_tokens=160, max_turn_tokens=28)
 
     @property
+    def lr(self) -> float:
+        """Of the reinforcement. A VimRAG trajectory is several samples, and at 3e-4 its reading was lost for some steps."""
+        return 3e-4 if self.agent == "vrag" else 2e-4
+
+    @property
     def weights(self) -> Weights:
         return PUBLISHED if self.agent == "vrag" else VIMRAG
 
