@@ -21,7 +21,7 @@ def probed(
     ``probe/taught``: tokens of the mask whose log-probability gets a gradient; ``probe/stray``: tokens outside of it (prompt,
     observations, masked segments) that get one that is not exactly zero, which has to be none.
     """
-    value, metrics = loss(model_output, data, dp_group)
+    value, metrics = loss(model_output=model_output, data=data, dp_group=dp_group)
     log_probs = model_output["log_probs"]
     taught = stray = torch.zeros((), device=value.device)
     if value.requires_grad:
