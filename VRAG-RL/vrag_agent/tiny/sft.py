@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SftSettings:
-    steps: int = 1200
+    steps: int = 800
     """At most, until it reads."""
     settling: int = 150
     """Then, while the learning rate falls."""
@@ -61,9 +61,7 @@ def fine_tune(
             read = reading(model, processor, probes)
             log.info("SFT step %d: loss %.3f, reads %.0f%%, %.0f s", step, loss, 100 * read, time.monotonic() - started)
             if read < settings.reads and step >= settings.steps:
-                log.warning(
-                    "After %d steps it still does not read: what follows will learn to search, not to answer.", step
-                )
+                log.warning("It looks things up with a probability of %.2f only; what follows will learn less.", read)
             if read >= settings.reads or step >= settings.steps:
                 left = settings.settling
         if left == 0:
