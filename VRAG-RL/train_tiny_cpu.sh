@@ -3,7 +3,7 @@
 # Qwen-VL, supervised fine-tuning to the format, GRPO through verl with the episodes of this project against a running search
 # service, validation on held-out questions, the same with the pictures blacked out, and a summary with verdicts.
 #
-#   ./train_tiny_cpu.sh [FOLDER] [--ggpo] [--agent vimrag --family qwen3_vl] [--seed 1] ...
+#   ./train_tiny_cpu.sh [FOLDER] [--ggpo] [--agent vimrag --family qwen3_vl] [--no-crop] [--seed 1]
 #
 # FOLDER (default runs/tiny) keeps everything; started again, what is done is not done again. The environment is .venv-train of the
 # project; PYTHON=... uses another one. Exit status: 0 all verdicts hold, 1 one does not, 2 a step failed.

@@ -14,7 +14,8 @@ pytest.importorskip("verl")
 
 from omegaconf import OmegaConf
 
-from vrag_agent.tiny.pipeline import verdicts, verl_settings
+from vrag.errors import ConfigError
+from vrag_agent.tiny.pipeline import claim, verdicts, verl_settings
 from vrag_agent.tiny.task import TinyTask
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,15 @@ def test_a_verdict_fails_where_its_figure_does(
     before: dict[str, Any] | None, after: dict[str, Any], steps: list[dict[str, float]], wrong: str
 ) -> None:
     assert wrong in [verdict.what for verdict in verdicts(before, after, steps) if not verdict.holds]
+
+
+def test_a_folder_takes_runs_of_one_kind(tmp_path: Path) -> None:
+    claim(tmp_path, {"agent": "vrag", "seed": 0})
+    claim(tmp_path, {"agent": "vrag", "seed": 0})
+    with pytest.raises(
+        ConfigError, match=r"another kind \(agent vrag, seed 0\); choose another folder for agent vrag, seed 1"
+    ):
+        claim(tmp_path, {"agent": "vrag", "seed": 1})
 
 
 @pytest.mark.parametrize("task", [TinyTask(crop=True), TinyTask("vimrag", "qwen3_vl")])

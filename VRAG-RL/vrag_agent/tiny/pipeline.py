@@ -83,6 +83,7 @@ def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
     common = ["--agent", task.agent, "--family", task.family, "--crop" if options.crop else "--no-crop"]
     tiny = [sys.executable, "-m", "vrag_agent.tiny"]
     name = "verl_ggpo" if options.ggpo else "verl_grpo"
+    claim(run, {"agent": task.agent, "family": task.family, "corners": task.corners, "seed": options.seed})
     _step(seconds, "prepare", run / "val.json", [*tiny, "prepare", str(run), *common, "--seed", str(options.seed)])
     _step(seconds, "convert", run / "data" / "tiny_val.parquet", _conversion(run))
     with serve(World(run / "world", task.corners)) as url:
@@ -105,6 +106,20 @@ def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
     )
     _summary(run, seconds, found)
     return 0 if all(verdict.holds for verdict in found) else 1
+
+
+def claim(run: Path, kind: dict[str, Any]) -> None:
+    """Note in the folder what is run there. Raises ConfigError when that was something else, whose results would be taken for
+    these."""
+    path = run / "kind.json"
+    if path.exists():
+        before = json.loads(path.read_text("utf-8"))
+        if before != kind:
+            listed = [", ".join(f"{name} {value}" for name, value in one.items()) for one in (before, kind)]
+            raise ConfigError(
+                f"{run} holds a run of another kind ({listed[0]}); choose another folder for {listed[1]}."
+            )
+    path.write_text(json.dumps(kind) + "\n", "utf-8")
 
 
 def verl_settings(run: Path, task: TinyTask, url: str, name: str, steps: int, seed: int, ggpo: bool) -> list[str]:
