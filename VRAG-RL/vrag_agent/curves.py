@@ -106,6 +106,7 @@ def _panel(axis: Any, name: str, curves: Mapping[str, Sequence[Curve]]) -> None:
             axis.plot(*zip(*mean, strict=True), color=colour, linewidth=2, label=text)
     axis.set_title(name, loc="left", fontsize=10)
     axis.set_xlabel("step")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylim(0, 1.02)
     axis.grid(axis="y", color="#dddddd", linewidth=0.6)
     for side in ("top", "right"):

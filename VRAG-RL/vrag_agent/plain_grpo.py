@@ -140,10 +140,11 @@ def figures(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
 
 async def validate(policy: TokenModel, tasks: Sequence[Task], around: Surroundings, sampled: int = 4) -> dict[str, Any]:
-    """Figures of greedy rollouts, one per task, and of ``sampled`` drawn ones (temperature 1) per task."""
-    greedy = await roll_out_tasks(policy, tasks, around, 0.0, 0)
-    drawn = await roll_out_tasks(policy, list(tasks) * sampled, around, 1.0, 7)
-    return {"greedy": figures(greedy), "sampled": figures(drawn)}
+    """Figures of greedy rollouts, one per task, and of ``sampled`` drawn ones (temperature 1) per task, unless that is 0."""
+    found = {"greedy": figures(await roll_out_tasks(policy, tasks, around, 0.0, 0))}
+    if sampled:
+        found["sampled"] = figures(await roll_out_tasks(policy, list(tasks) * sampled, around, 1.0, 7))
+    return found
 
 
 async def train(

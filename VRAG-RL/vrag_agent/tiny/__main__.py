@@ -128,7 +128,7 @@ async def look(run: Path, task: TinyTask, url: str, checkpoint: Path) -> None:
     async with AsyncHttpRetriever(url) as retriever, HfModel(model, processor) as policy:
         around = task.surroundings(PageCache(retriever), template)
         seeing = await validate(policy, held_out, around)
-        blind = await validate(Blindfolded(policy), held_out, around)
+        blind = await validate(Blindfolded(policy), held_out, around, sampled=0)
     note(run / "validate.jsonl", {"checkpoint": checkpoint.name, "validation": seeing, "blindfolded": blind})
 
 
