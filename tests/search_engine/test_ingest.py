@@ -43,8 +43,16 @@ def ids(result: FileResult) -> list[str]:
     return [extracted.item.id for extracted in result.extracted]
 
 
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+def ingest_workers() -> list[psutil.Process]:
+    """The workers of this process: others of its children (a tracker, a browser) belong to other tests."""
+    return [process for process in psutil.Process().children() if "ingest_worker" in command_of(process)]
+
+
+def command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has just ended
+        return ""
 
 
 @contextmanager
@@ -67,7 +75,7 @@ def watching(what: object) -> Iterator[None]:
 
 def readers_of(path: Path) -> list[psutil.Process]:
     """The workers that have ``path`` open."""
-    return [process for process in children() if str(path) in open_files(process)]
+    return [process for process in ingest_workers() if str(path) in open_files(process)]
 
 
 def open_files(process: psutil.Process) -> list[str]:
@@ -207,7 +215,7 @@ def test_the_pages_of_one_pdf_are_spread_over_the_workers_and_come_back_in_order
 
     def look() -> None:
         nonlocal most
-        most = max(most, len(children()))
+        most = max(most, len(ingest_workers()))
 
     sources, _ = discover(folder)
     with watching(look):
@@ -218,7 +226,7 @@ def test_the_pages_of_one_pdf_are_spread_over_the_workers_and_come_back_in_order
     assert seen[-1] == Progress(files_done=1, files_total=1, pages_done=41, pages_total=41)
     assert [progress.pages_done for progress in seen] == sorted(progress.pages_done for progress in seen)
     assert most == 2
-    assert children() == []
+    assert ingest_workers() == []
 
 
 def test_a_page_that_takes_too_long_is_lost_alone(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_a_page_that_takes_too_long_is_lost_alone(tmp_path: Path) -> None:
     assert ids(results["endless.pdf"]) == ["endless_1", "endless_3", "endless_4"]
     assert results["endless.pdf"].problems == ("page 2: it took more than the 3 seconds allowed",)
     assert ids(results["z.png"]) == ["z"]
-    assert children() == []
+    assert ingest_workers() == []
 
 
 def test_a_worker_that_is_killed_twice_at_one_page_costs_that_page(tmp_path: Path) -> None:
@@ -359,7 +367,7 @@ def test_closing_the_iterator_stops_the_workers(tmp_path: Path) -> None:
     run = Ingestor(tmp_path / "p", tmp_path / "c", NO_OCR).run(discover(folder)[0], 2)
     assert next(iter(run)).source.key == "a.pdf"
     run.close()  # type: ignore[attr-defined]
-    assert children() == []
+    assert ingest_workers() == []
 
 
 def test_no_more_results_are_held_than_the_window_allows(tmp_path: Path) -> None:
