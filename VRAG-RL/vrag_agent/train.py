@@ -14,13 +14,13 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import hydra
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from vrag.errors import VragError
 from vrag_agent import settings as training
+from vrag_agent.causes import first_cause
 
 log = logging.getLogger("vrag_agent.train")
 
@@ -109,7 +109,7 @@ def _train(config: DictConfig) -> int:
         return 130
     except ray.exceptions.RayTaskError as error:
         log.error("%s", error)
-        sys.stderr.write(f"The run failed: {_reason(error)}\n")
+        sys.stderr.write(f"The run failed: {first_cause(error)}\n")
         return 1
     finally:
         if ray.is_initialized():
@@ -124,13 +124,6 @@ def _keep_logs(folder: Path) -> None:
     number = len(list(folder.glob("metrics*.jsonl"))) + 1
     os.environ.setdefault("VERL_FILE_LOGGER_PATH", str(folder / f"metrics_{number:02d}.jsonl"))
     os.environ.setdefault("TENSORBOARD_DIR", str(folder / "tensorboard"))
-
-
-def _reason(error: Any) -> str:
-    """The first cause, in one line."""
-    cause = getattr(error, "cause", None) or error
-    lines = str(cause).strip().splitlines()
-    return f"{type(cause).__name__}: {lines[0] if lines else ''}"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,7 @@
 # Sourced by scripts/test_training and VRAG-RL/train_tiny_cpu.sh: gives $PYTHON, an interpreter with everything that training
 # needs, in .venv-train under $ROOT (about 2.5 GB). Made where there is none, brought up to date where the requirements changed.
 
-say() { printf '%s\n' "$*" >&2; }
-
-die() { say "$@"; exit 1; }
+. "$ROOT/scripts/lib/environment.sh"  # say, die
 
 training_environment() {
   local folder=$ROOT/.venv-train wanted base="" candidate free_kb

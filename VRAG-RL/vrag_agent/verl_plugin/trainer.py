@@ -28,6 +28,7 @@ from verl.workers.utils.losses import ppo_loss
 
 from vrag.errors import ConfigError
 from vrag_agent import settings as training
+from vrag_agent.causes import first_cause
 from vrag_agent.loss import normaliser
 from vrag_agent.scoring import Mark, counts_of_masked
 from vrag_agent.verl_plugin.ggpo import ggpo_loss
@@ -108,7 +109,7 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
             free = shutil.disk_usage(folder).free / 2**20
             raise CheckpointNotWritten(
                 f"The checkpoint of step {self.global_steps} could not be written to {folder} (after clearing it away, "
-                f"{free:.0f} MiB are free there). {stays}; make room and give the same command again. {_first_line(error)}"
+                f"{free:.0f} MiB are free there). {stays}; make room and give the same command again. {first_cause(error)}"
             ) from error
 
     # The update
@@ -197,12 +198,6 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
         return batch
-
-
-def _first_line(error: Exception) -> str:
-    """Of the cause: what arrives from a worker is a whole traceback."""
-    cause = getattr(error, "cause", None) or error
-    return f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
 
 
 def _reward_metrics(batch: KVBatchMeta, extras: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
