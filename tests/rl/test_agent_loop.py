@@ -16,6 +16,7 @@ pytest.importorskip("verl")
 from omegaconf import OmegaConf
 
 from tests.servers import Fault, ScriptedModel, TinyRetriever, dead_url, page, serve
+from vrag.records import list_runs
 
 with warnings.catch_warnings():  # what verl and Ray import from each other
     warnings.simplefilter("ignore")
@@ -130,8 +131,10 @@ def test_a_trajectory_is_what_was_sampled(tiny: Any, search_url: str, tmp_path: 
     assert [mark[2:] for mark in output.extra_fields["marks"]] == [[0, 0], [1, 0]]
     assert output.extra_fields["min_global_steps"] == 6
     assert server.asked[0]["sampling_params"]["logprobs"] is True
-    [line] = (tmp_path / "train" / "step_000007" / "trajectories.jsonl").read_text().splitlines()
-    assert json.loads(line)["reward"]["total"] == pytest.approx(1.0)
+    [line] = map(json.loads, (tmp_path / "train" / "trajectories.jsonl").read_text().splitlines())
+    assert line["reward"]["total"] == pytest.approx(1.0)
+    [run] = list_runs(tmp_path / "train" / "step_000007")
+    assert (str(run.path), run.answer) == (str(tmp_path / "train" / line["record"]), "3")
 
 
 def test_a_trajectory_without_pictures_has_no_list_of_them(tiny: Any, search_url: str) -> None:

@@ -22,7 +22,7 @@ import torch
 from tests.rl.training_runs import WORDS, Finished, Run, settings, write_data
 from tests.servers import TinyRetriever, dead_url, page, serve
 from tests.small_disk import mounted
-from vrag.records import read_record
+from vrag.records import list_runs, read_record
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -94,11 +94,13 @@ def test_no_token_of_a_prompt_or_an_observation_gets_a_gradient(grpo: Finished) 
 
 
 def test_trajectories_are_kept_as_records_that_can_be_replayed(grpo: Finished, root: Path) -> None:
-    folder = root / "grpo" / "records" / "train" / "step_000001"
+    folder = root / "grpo" / "records" / "train"
     lines = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
-    assert len(lines) == 2  # one session of each group
+    first = [line for line in lines if line["record"].startswith("step_000001/")]
+    assert len(first) == 2  # one session of each group
+    assert len(list_runs(folder / "step_000001")) == 2
     pictures = 0
-    for line in lines:
+    for line in first:
         record = read_record(folder / line["record"])
         assert record.outcome is not None
         assert line["reward"]["total"] == pytest.approx(

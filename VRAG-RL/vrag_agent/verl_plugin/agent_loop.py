@@ -192,13 +192,13 @@ class EpisodeAgentLoop(AgentLoopBase):  # type: ignore[misc]
         )
 
     def _keep(self, trajectory: Trajectory, scored: Scored, step: int, record: RecordWriter | None) -> None:
-        """A line about a recorded trajectory beside its record: its reward, or why it has none."""
-        folder = self._shared.settings.records.folder
-        if folder is None or record is None:
+        """A line about a recorded trajectory: its reward, or why it has none. It stands above the folders of records: those
+        hold nothing else."""
+        if record is None:
             return
-        reward = scored.reward
+        reward, above = scored.reward, record.path.parents[1]
         line = {
-            "record": record.path.name,
+            "record": str(record.path.relative_to(above)),
             **trajectory.summary(),
             "reward": None
             if reward is None
@@ -213,7 +213,7 @@ class EpisodeAgentLoop(AgentLoopBase):  # type: ignore[misc]
             "why": scored.why,
         }
         try:
-            with open(record.path.parent / "trajectories.jsonl", "a", encoding="utf-8") as file:
+            with open(above / "trajectories.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         except OSError as error:  # a full disk costs the log, not the step
             log.warning("a trajectory was not kept: %s", error)
