@@ -86,6 +86,8 @@ class Fault:
     """Streamed chunks of content before ``sse``, then the connection is cut, unless ``sse`` ends the stream."""
     sse: Sequence[str] | None = None
     """Data lines that follow the pieces, after which the stream ends in order."""
+    pings: bool = False
+    """Nothing but what keeps a connection alive, for ten seconds: comments of a stream, blanks before a body of JSON."""
 
 
 Scripted = str | Say | Fault
@@ -135,11 +137,18 @@ class ScriptedModel:
     async def _fail(self, fault: Fault) -> Response:
         if fault.delay:
             await asyncio.sleep(fault.delay)
+        if fault.pings:
+            return StreamingResponse(self._pings(), media_type="text/event-stream")
         if fault.pieces or fault.sse is not None:
             return StreamingResponse(self._counted(_broken(fault)), media_type="text/event-stream")
         if isinstance(fault.body, str | bytes):
             return Response(fault.body, fault.status, fault.headers, media_type="application/json")
         return JSONResponse(fault.body, fault.status, fault.headers)
+
+    async def _pings(self) -> Any:
+        for _ in range(200):
+            yield ": still here\n\n"
+            await asyncio.sleep(0.05)
 
     async def _counted(self, lines: Iterable[str]) -> Any:
         self.open += 1

@@ -12,10 +12,13 @@ whatever the model *says* is a reply, cut off at ``max_reply_chars``.
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import anyio
 
 from vrag.chat_errors import explain
 from vrag.episode import Generate, Generation
@@ -126,16 +129,22 @@ class ChatModel(_Client):
         if not self.settings.streaming:
             yield from reply.whole(response)
         else:
-            with response:
-                chunks = iter(response)
-                while not reply.full:
-                    try:
-                        chunk = next(chunks)
-                    except StopIteration:
-                        break
-                    except Exception as error:
-                        raise explain(error, self.settings) from error
-                    yield from reply.feed(chunk)
+            # What keeps a connection alive, comments say, is no chunk: the clock would not be looked at.
+            late = threading.Timer(reply.left, response.close)
+            late.start()
+            try:
+                with response:
+                    chunks = iter(response)
+                    while not reply.full:
+                        try:
+                            chunk = next(chunks)
+                        except StopIteration:
+                            break
+                        except Exception as error:
+                            raise (explain(error, self.settings) if reply.left else reply.too_slow()) from error
+                        yield from reply.feed(chunk)
+            finally:
+                late.cancel()
         yield reply.generation()
 
     def generate(self, request: Generate) -> Generation:
@@ -187,9 +196,12 @@ class AsyncChatModel(_Client):
         try:
             if not self._model:
                 self._model = self._only(await self.served_models())
-            response = await self._client.chat.completions.create(model=self._model, **payload)
+            with anyio.fail_after(self.settings.reply_timeout * (self.settings.retries + 1)):
+                response = await self._client.chat.completions.create(model=self._model, **payload)
         except ModelError:
             raise
+        except TimeoutError as error:
+            raise reply.too_slow() from error
         except Exception as error:
             raise explain(error, self.settings, await self._served_for(error)) from error
         if not self.settings.streaming:
@@ -200,9 +212,12 @@ class AsyncChatModel(_Client):
                 chunks = response.__aiter__()
                 while not reply.full:
                     try:
-                        chunk = await chunks.__anext__()
+                        with anyio.fail_after(reply.left):
+                            chunk = await chunks.__anext__()
                     except StopAsyncIteration:
                         break
+                    except TimeoutError as error:
+                        raise reply.too_slow() from error
                     except Exception as error:
                         raise explain(error, self.settings) from error
                     for piece in reply.feed(chunk):
@@ -257,13 +272,21 @@ class Reply:
         self._chunks = 0
         self._usage: Any = None
 
+    @property
+    def left(self) -> float:
+        """Seconds until the reply is given up; 0 when that time has come."""
+        return max(0.0, self._started + self._settings.reply_timeout - self._clock())
+
+    def too_slow(self) -> ModelError:
+        return ModelError(
+            f"The model at {self._settings.base_url} was still writing after {self._settings.reply_timeout:g} s. "
+            "Lower max_tokens, or raise reply_timeout."
+        )
+
     def feed(self, chunk: Any) -> list[Piece]:
         """Take one streamed chunk."""
-        if self._clock() - self._started > self._settings.reply_timeout:
-            raise ModelError(
-                f"The model at {self._settings.base_url} was still writing after {self._settings.reply_timeout:g} s. "
-                "Lower max_tokens, or raise reply_timeout."
-            )
+        if not self.left:
+            raise self.too_slow()
         self._chunks += 1
         self._usage = getattr(chunk, "usage", None) or self._usage
         pieces: list[Piece] = []

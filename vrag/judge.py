@@ -28,18 +28,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from anyio.from_thread import start_blocking_portal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from vrag import prompts
 from vrag.actions import clean
-from vrag.chat import ChatModel
+from vrag.chat import AsyncChatModel
 from vrag.episode import Generate
 from vrag.errors import ConfigError, JudgeError, ModelError
 from vrag.matching import RULE_JUDGES
@@ -185,8 +187,9 @@ class JudgeSettings(ChatSettings):
 class ModelJudge(_Counting):
     """A model as judge. Safe to share between threads and event loops; close it, or use it as a context manager.
 
-    The same question asked again while it is under way, as the members of a group do, is asked once. Raises ConfigError
-    when the cache's folder cannot be made.
+    The same question asked again while it is under way, as the members of a group do, is asked once. All requests live in one event
+    loop, in a thread of its own: so each of them can be given up in time, whatever the endpoint sends meanwhile. Raises
+    ConfigError when the cache's folder cannot be made.
     """
 
     def __init__(self, settings: JudgeSettings | None = None, prompt: str | None = None) -> None:
@@ -195,10 +198,13 @@ class ModelJudge(_Counting):
         self._prompt = prompt or prompts.load("judge")
         self.prompt_version = hashlib.sha256((self._prompt + _REMINDER).encode()).hexdigest()[:12]
         self._cache = VerdictCache(self.settings.cache) if self.settings.cache is not None else None
-        self._chat = ChatModel(self.settings)
-        self._pool = ThreadPoolExecutor(self.settings.concurrency, thread_name_prefix="judge")
+        self._open = ExitStack()
+        self._loop = self._open.enter_context(start_blocking_portal())
+        self._chat = AsyncChatModel(self.settings)
+        self._gate = asyncio.Semaphore(self.settings.concurrency)
         self._model = self.settings.model
         self._asking: dict[str, Future[Judgement]] = {}
+        self._shut = False
 
     @property
     def name(self) -> str:
@@ -209,28 +215,45 @@ class ModelJudge(_Counting):
         """Judge one answer, blocking. Raises JudgeError when too many judgements fail."""
         judgement = self._known(reference, answer)
         if judgement is None:
-            judgement = self._ask_once(question, reference, answer or "").result()
+            asked = self._ask_once(question, reference, answer or "")
+            try:
+                judgement = asked.result()
+            except CancelledError:
+                judgement = self._closed()
         return self._count(judgement)
 
     async def ajudge(self, question: str, reference: str, answer: str | None) -> Judgement:
         """As :meth:`judge`, awaitable."""
         judgement = self._known(reference, answer)
         if judgement is None:
-            # Shielded: who stops waiting must not take the verdict from others that wait for it.
-            judgement = await asyncio.shield(asyncio.wrap_future(self._ask_once(question, reference, answer or "")))
+            asked = self._ask_once(question, reference, answer or "")
+            try:
+                # Shielded: who stops waiting must not take the verdict from others that wait for it.
+                judgement = await asyncio.shield(asyncio.wrap_future(asked))
+            except asyncio.CancelledError:
+                if not asked.cancelled():
+                    raise
+                judgement = self._closed()
         return self._count(judgement)
 
     def probe(self) -> str:
         """Ask one trivial question and return the model's id. Raises JudgeError when that brings no verdict."""
-        judgement = self._ask("Which number follows 1?", "2", "It is 2.", keep=False)
+        judgement = self._loop.call(self._ask, "Which number follows 1?", "2", "It is 2.", False)
         if isinstance(judgement, JudgeFailed):
             raise JudgeError(judgement.reason)
         return judgement.judge
 
     def close(self) -> None:
-        """Close the connections; what still waits for a verdict gets a failure."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._chat.close()
+        """Close the connections; what still waits for a verdict gets a failure. Doing it again is harmless."""
+        if self._shut:
+            return
+        self._shut = True
+        with self._lock:
+            running = list(self._asking.values())
+        for asked in running:
+            asked.cancel()
+        self._loop.call(self._chat.close)
+        self._open.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,22 +276,26 @@ class ModelJudge(_Counting):
         with self._lock:
             running = self._asking.get(key)
             if running is None:
-                running = self._asking[key] = self._pool.submit(self._ask, question, reference, answer)
+                running = self._asking[key] = self._loop.start_task_soon(self._ask, question, reference, answer)
                 running.add_done_callback(lambda _: self._forget(key))
         return running
 
     def _forget(self, key: str) -> None:
         self._asking.pop(key, None)
 
-    def _ask(self, question: str, reference: str, answer: str, keep: bool = True) -> Judgement:
+    async def _ask(self, question: str, reference: str, answer: str, keep: bool = True) -> Judgement:
+        async with self._gate:
+            return await self._asked(question, reference, answer, keep)
+
+    async def _asked(self, question: str, reference: str, answer: str, keep: bool) -> Judgement:
         started = time.monotonic()
         try:
-            self._model = self._model or self._only_model()
+            self._model = self._model or await self._only_model()
             cache = self._cache if keep else None
             key = cache_key(self._model, self.prompt_version, question, reference, answer)
             if cache is not None and (score := cache.get(key)) is not None:
                 return Verdict(score, self._model, self.prompt_version, cached=True)
-            right = self._verdict(question, reference, answer)
+            right = await self._verdict(question, reference, answer)
         except ModelError as error:
             return JudgeFailed(self.name, f"The judge gave no verdict. {error}")
         except Exception as error:  # whatever it was, it says nothing about the answer, and others may wait for this
@@ -278,12 +305,15 @@ class ModelJudge(_Counting):
             cache.put(key, float(right), self._model, self.prompt_version)
         return Verdict(float(right), self._model, self.prompt_version, seconds=max(time.monotonic() - started, 1e-6))
 
-    def _verdict(self, question: str, reference: str, answer: str) -> bool:
+    def _closed(self) -> JudgeFailed:
+        return JudgeFailed(self.name, "The judge was closed before it gave a verdict.")
+
+    async def _verdict(self, question: str, reference: str, answer: str) -> bool:
         """Ask, and remind a judge that rambles. Raises ModelError."""
         conversation: list[Message] = [message("user", judge_prompt(self._prompt, question, reference, answer))]
         said = ""
         for _ in range(self.settings.attempts):
-            reply = self._chat.generate(Generate(tuple(conversation), "judge"))
+            reply = await self._chat.generate(Generate(tuple(conversation), "judge"))
             said = reply.text
             verdict = read_verdict(said)
             if verdict is not None:
@@ -294,8 +324,8 @@ class ModelJudge(_Counting):
             f"<judge>True</judge> or <judge>False</judge>; the last reply ends with {said[-120:]!r}."
         )
 
-    def _only_model(self) -> str:
-        served = self._chat.served_models()
+    async def _only_model(self) -> str:
+        served = await self._chat.served_models()
         if len(served) != 1:
             raise ModelError(
                 f"{self.settings.base_url} serves {len(served)} models; name the judge: model=... or VRAG_JUDGE_MODEL."
@@ -319,6 +349,8 @@ def judge_prompt(template: str, question: str, reference: str, answer: str) -> s
 def read_verdict(reply: str) -> bool | None:
     """The verdict of a reply, or None. Strict: one opinion only, as the very last thing, outside of any thought."""
     said = re.split(r"</think>", reply, flags=re.IGNORECASE)[-1].strip()
+    if re.search(r"<think>", said, re.IGNORECASE):  # it never came to an end
+        return None
     found = list(_VERDICT.finditer(said))
     opinions = {verdict[1].lower() for verdict in found}
     if len(opinions) != 1 or found[-1].end() != len(said):

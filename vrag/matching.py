@@ -15,18 +15,20 @@ import unicodedata
 from collections.abc import Callable
 
 _THOUSANDS = re.compile(r"(?<=\d)[,\u00a0\u2009' ](?=\d{3}(?!\d))")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _CJK = re.compile(r"(?<=[\u3040-\u30ff\u3400-\u9fff])\s+|\s+(?=[\u3040-\u30ff\u3400-\u9fff])")
-_PUNCTUATION = re.compile(r"[^\w.%\u3040-\u30ff\u3400-\u9fff]+")
+#: But not the minus of a number; a dash between two words or numbers is no minus.
+_PUNCTUATION = re.compile(r"(?:(?!(?<![\w.%)])-\d)[^\w.%\u3040-\u30ff\u3400-\u9fff])+")
 
 
 def normalised(text: str) -> str:
     """Lower case, full-width forms folded, thousands separators and punctuation gone, one blank between words.
 
-    A point inside a number and the percent sign stay; blanks around Chinese and Japanese characters go.
+    A point inside a number, its minus and the percent sign stay; blanks around Chinese and Japanese characters go.
     """
     text = unicodedata.normalize("NFKC", text).lower().replace("percent", "%").replace("per cent", "%")
-    text = _THOUSANDS.sub("", text)
+    text = _THOUSANDS.sub("", text.replace("\u2212", "-"))
+    text = re.sub(r"(?<=-)[$\u20ac\u00a3\u00a5](?=\d)", "", text)
     text = _PUNCTUATION.sub(" ", text)
     text = re.sub(r"(?<!\d)\.|\.(?!\d)", " ", text)
     text = re.sub(r"\s+%", "%", text)
@@ -48,7 +50,7 @@ def contains(answer: str, reference: str) -> bool:
     wanted, said = normalised(reference), normalised(answer)
     if not wanted:
         return False
-    before = r"(?<![a-z0-9.])" if wanted[0].isascii() else ""
+    before = r"(?<![a-z0-9.-])" if wanted[0].isascii() else ""
     after = r"(?![a-z0-9]|\.\d)" if wanted[-1].isascii() and wanted[-1] != "%" else ""
     return re.search(before + re.escape(wanted) + after, said) is not None
 

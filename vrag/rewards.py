@@ -84,7 +84,8 @@ def pattern_ok(turns: Iterable[str]) -> bool:
 
     ``turns`` are the model's replies, never observations: tags in an explanation of the rules must not count. A turn
     counts for the one action that an episode takes from it, and only when its tag or tool call is closed; so tags inside of
-    a thought, or a second action behind the first, earn nothing. Both grammars are read.
+    a thought, or a second action behind the first, earn nothing. Both grammars are read. Whether a search that a turn asks
+    for was made is the trajectory's to say.
     """
     done = {kind for turn in turns for kind in [_kind(turn)] if kind}
     return {"search", "answer"} <= done
@@ -98,7 +99,9 @@ def _kind(turn: str) -> str:
         closed = "</tool_call>" in lower
         if isinstance(call, tool_calls.AddSearch):
             return "search" if closed else ""
-        return "answer" if closed and isinstance(call, tool_calls.AddAnswer) else ""
+        if isinstance(call, tool_calls.AddAnswer):
+            return "answer" if closed else ""
+        # The words alone, in a thought say, are no call.
     _, action = parse_tags(turn)
     if isinstance(action, Search):
         return "search" if "</search>" in lower else ""

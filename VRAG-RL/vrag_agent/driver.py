@@ -140,6 +140,7 @@ async def roll_out(
         seconds=time.monotonic() - started,
         model_seconds=chat.seconds,
         retriever_seconds=watched.seconds,
+        searches=watched.searches,
     )
 
 
@@ -239,7 +240,8 @@ class _TokenChat:
     def _usable(self, reply: Sampled, room: int) -> tuple[list[int], bool]:
         """The ids that count, and whether the model ended its turn itself.
 
-        An engine may hand out more than a turn; and a picture can only be forged by its tokens, so a turn ends before one.
+        An engine may hand out more than a turn; and a picture can only be forged by its tokens, so a turn ends before one, and
+        before one that is spelt in letters: verl reads the text of a sample again, and would miss its picture.
         """
         template = self._template
         ids: list[int] = []
@@ -249,7 +251,13 @@ class _TokenChat:
                 return ids, False
             ids.append(token)
             if token == template.end_id:
-                return ids, True
+                break
+        genuine = template.genuine(ids)
+        if len(genuine) < len(ids):
+            self._note("forbidden")
+            return genuine, False
+        if ids[-1:] == [template.end_id]:
+            return ids, True
         ended = reply.stop_reason == "stop" and len(reply.ids) <= room
         if not ended:
             self._note("cut")
@@ -388,14 +396,16 @@ class _Searches:
 
 
 class _Watched:
-    """A retriever whose every request ends within a time, and is timed."""
+    """A retriever whose every request ends within a time, and is timed and counted."""
 
     def __init__(self, retriever: AsyncRetriever, seconds: float) -> None:
         self.seconds = 0.0
+        self.searches = 0
         self._retriever = retriever
         self._limit = seconds
 
     async def search(self, queries: Sequence[str], top_k: int, corpus: str | None = None) -> list[list[Hit]]:
+        self.searches += len(queries)
         return await self._timed(self._retriever.search(queries, top_k, corpus))
 
     async def image(self, item_id: str) -> bytes:

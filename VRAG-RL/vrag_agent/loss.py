@@ -115,10 +115,10 @@ def policy_loss(
     if settings.clip_c is not None:
         losses = torch.where(advantages < 0, torch.minimum(losses, -advantages * settings.clip_c), losses)
     number = float(normaliser(mask, segments, settings.aggregation)) if count is None else float(count)
-    policy = _total(losses, mask, segments, settings.aggregation) / max(number, 1.0)
+    policy = _total(losses, mask, segments, settings.aggregation) / (number or 1.0)
     kl = policy.new_zeros(())
     if ref_log_prob is not None:
-        kl = _total(k3(log_prob, ref_log_prob), mask, segments, settings.aggregation) / max(number, 1.0)
+        kl = _total(k3(log_prob, ref_log_prob), mask, segments, settings.aggregation) / (number or 1.0)
     with torch.no_grad():
         learnt = mask.sum().clamp(min=1)
         clipped = ((-advantages * cut > -advantages * ratio) * mask).sum() / learnt

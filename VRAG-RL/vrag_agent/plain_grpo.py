@@ -27,7 +27,7 @@ from vrag.errors import ConfigError, VragError
 from vrag.judge import Judge
 from vrag.retriever import AsyncRetriever
 from vrag.rewards import PUBLISHED, Weights
-from vrag_agent.advantages import group_advantages
+from vrag_agent.advantages import group_advantages, silent_groups
 from vrag_agent.driver import Limits, Sampling, TokenModel, roll_out, roll_out_all
 from vrag_agent.hf_model import HfModel
 from vrag_agent.logprobs import padded, response_logprobs
@@ -201,14 +201,16 @@ class _Row:
 
 
 def _rows(rollouts: Sequence[Rollout], group: int, ggpo: bool) -> tuple[list[_Row], tuple[int, int]]:
-    """The samples of all rollouts that can be learnt from, and how many segments and tokens are masked."""
+    """The samples of all groups with a signal (as with the plug-in's ``vrag.skip_silent_groups``), and how many segments and tokens
+    are masked."""
     usable = [(number // group, one) for number, one in enumerate(rollouts) if not one.scored.excluded]
-    advantages = group_advantages([one.reward for _, one in usable], [number for number, _ in usable])
+    rewards, groups = [one.reward for _, one in usable], [number for number, _ in usable]
+    advantages, silent = group_advantages(rewards, groups), silent_groups(rewards, groups)
     rows: list[_Row] = []
     masked = [0, 0]
-    for (_, one), advantage in zip(usable, advantages, strict=True):
+    for (number, one), advantage in zip(usable, advantages, strict=True):
         assert one.scored.reward is not None
-        if abs(advantage) < 1e-6:  # a group that agrees teaches nothing
+        if number in silent:
             continue
         marked = marks(one.trajectory, one.task.relevant, one.scored.reward.right)
         if ggpo:

@@ -68,7 +68,8 @@ async def score(
     weights: Weights,
     function: Callable[..., Reward] | None = None,
 ) -> Scored:
-    """The reward of a trajectory. One that ended by a fault, or that the judge could not judge, has none."""
+    """The reward of a trajectory. One that ended by a fault, or that the judge could not judge, has none; nor has one for which
+    ``function``, somebody's own, gives something else than a reward whose total lies in [0, 1]."""
     if trajectory.faulty:
         return Scored(None, trajectory.ended, trajectory.error)
     if not trajectory.sampled:
@@ -77,9 +78,24 @@ async def score(
     if isinstance(verdict, JudgeFailed):
         return Scored(None, "judge", verdict.reason)
     if function is not None:
-        return Scored(function(trajectory, task, verdict))
+        return _given(function(trajectory, task, verdict))
     ndcg = retrieval_ndcg(trajectory.shown, task.relevant)
-    return Scored(composite(verdict.score, pattern_ok(trajectory.turns), ndcg, weights))
+    # A search that no step was left for was written, but never made.
+    pattern = trajectory.searches > 0 and pattern_ok(trajectory.turns)
+    return Scored(composite(verdict.score, pattern, ndcg, weights))
+
+
+def _given(reward: Any) -> Scored:
+    """What somebody's own reward function gave, where it is one."""
+    if not isinstance(reward, Reward):
+        return Scored(
+            None, "reward", f"The reward function returned {type(reward).__name__}, not a vrag.rewards.Reward."
+        )
+    if reward.total is None:
+        return Scored(None, "reward", "The reward function gave no total.")
+    if not 0 <= reward.total <= 1:
+        return Scored(None, "reward", f"The reward function gave a total of {reward.total}; it has to lie in [0, 1].")
+    return Scored(reward)
 
 
 @dataclass(frozen=True, slots=True)

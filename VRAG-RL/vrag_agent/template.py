@@ -10,6 +10,7 @@ Everything is read from the checkpoint's own processor: the template, the specia
 from __future__ import annotations
 
 import io
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,8 @@ class ChatTemplate:
         if getattr(processor, "image_token", None) is None:
             raise ConfigError(f"{type(processor).__name__} has no image token: a Qwen-VL processor is needed.")
         self.image_id: int = self._id(processor.image_token)
-        self.forbidden: frozenset[int] = frozenset(
-            self._id(token) for token in (processor.image_token, getattr(processor, "video_token", None)) if token
-        )
+        self._marks = [token for token in (processor.image_token, getattr(processor, "video_token", None)) if token]
+        self.forbidden: frozenset[int] = frozenset(map(self._id, self._marks))
         """Tokens that stand for pictures and clips. A model that samples one would forge a picture."""
         self._merge = int(processor.image_processor.merge_size) ** 2
         tail = self._encode(self._tail([Message("user", ("x",))], ()))
@@ -84,6 +84,17 @@ class ChatTemplate:
     def decode(self, ids: Sequence[int]) -> str:
         """A turn as an endpoint would give it out: without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def genuine(self, ids: Sequence[int]) -> list[int]:
+        """The ids up to where they spell a picture's token in letters."""
+
+        def spelt(number: int) -> bool:
+            text = self.decode(ids[:number])
+            return any(mark in text for mark in self._marks)
+
+        if not spelt(len(ids)):
+            return list(ids)
+        return list(ids[: bisect_left(range(len(ids)), True, key=spelt) - 1])
 
     def encode_turn(self, text: str) -> list[int]:
         """A turn of the model that somebody else wrote, closed; for demonstrations."""

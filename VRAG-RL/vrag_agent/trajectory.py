@@ -92,6 +92,8 @@ class Trajectory:
     model_seconds: float = 0.0
     retriever_seconds: float = 0.0
     """Time waited for the model and for the retriever."""
+    searches: int = 0
+    """Queries that the retriever was asked."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -133,6 +135,7 @@ class Trajectory:
                 }
                 for sample in self.samples
             ],
+            "searches": self.searches,
             "notes": self.notes,
             "seconds": round(self.seconds, 3),
             "model_seconds": round(self.model_seconds, 3),

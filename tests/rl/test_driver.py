@@ -248,6 +248,20 @@ def test_tokens_behind_the_end_and_forged_pictures_do_not_count(tiny: Any, servi
     assert trajectory.notes["forbidden"] == 1
 
 
+def test_a_picture_spelt_in_letters_ends_the_turn(tiny: Any, service: Any) -> None:
+    """verl reads the text of a sample again, and would look for the picture."""
+    image = tiny.template.processor.image_token
+    tokenizer = tiny.template.tokenizer
+    letters = [token for part in (image[:5], image[5:]) for token in tokenizer.encode(part, add_special_tokens=False)]
+    assert tiny.template.decode(letters) == image
+    before = tokenizer.encode("look ", add_special_tokens=False)
+    trajectory = go(tiny, service[1], [[*before, *letters, 8], "<answer> 3</answer>"])
+    check(tiny, trajectory)
+    assert trajectory.notes["forbidden"] == 1
+    assert trajectory.turns[0].startswith("look")
+    assert image not in trajectory.turns[0]
+
+
 def test_what_fails_around_the_policy_is_a_fault_and_counted(tiny: Any, service: Any) -> None:
     retriever, url = service
     turns = [search("red fox"), "<answer> 3</answer>"]

@@ -69,6 +69,14 @@ def test_position_ids_of_rows_of_one_length() -> None:
     assert mended._ragged_idx == 2
 
 
+@pytest.mark.parametrize("number", [2, 3, 8, 32])
+def test_position_ids_of_rows_as_long_as_there_are_axes_in_all(number: int) -> None:
+    """Then the last offset of either form is the length of a row."""
+    rows = [torch.arange(4 * 4 * number).view(4, -1) + 1000 * row for row in range(number)]
+    mended = patches.mended_position_ids(torch.nested.as_nested_tensor(rows, layout=torch.jagged))
+    assert all(torch.equal(one, row) for one, row in zip(mended.unbind(), rows, strict=True))
+
+
 def test_position_ids_of_rows_of_different_lengths_stay_what_they_are() -> None:
     rows = [torch.arange(4 * length).view(4, length) for length in (3, 7, 5)]
     mended = patches.mended_position_ids(torch.nested.as_nested_tensor(rows, layout=torch.jagged))

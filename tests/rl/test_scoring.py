@@ -13,7 +13,7 @@ from tests.servers import dead_url
 from vrag.episode import Outcome
 from vrag.errors import ConfigError
 from vrag.judge import JudgeSettings, ModelJudge, RuleJudge
-from vrag.rewards import PUBLISHED
+from vrag.rewards import PUBLISHED, Reward
 from vrag_agent.scoring import Task, counts_of_masked, marks, score, task_of
 from vrag_agent.trajectory import Sample, Span, Trajectory
 
@@ -41,7 +41,10 @@ def trajectory(answer: str | None = "7", ended: str = "answer", sampled: int = 6
     }
     outcome = Outcome(answer, "answer", 4, (), ("cards_1", "cards_2"))
     turns = ["<search>a</search>", "<answer>7</answer>"]
-    return Trajectory("u", "Which digit?", [sample], outcome, turns, changes.get("graph", graph), ended)
+    searches = changes.get("searches", 2)
+    return Trajectory(
+        "u", "Which digit?", [sample], outcome, turns, changes.get("graph", graph), ended, searches=searches
+    )
 
 
 def scored(one: Trajectory, judge: Any = None) -> Any:
@@ -53,6 +56,26 @@ def test_a_right_answer_has_its_parts() -> None:
     assert reward is not None
     assert (reward.outcome, reward.pattern) == (1.0, 1.0)
     assert reward.total == pytest.approx(0.7 + 0.1 + 0.2 * reward.retrieval)
+
+
+def test_a_search_that_was_written_but_never_made_does_not_count() -> None:
+    reward = scored(trajectory(searches=0)).reward
+    assert (reward.pattern, reward.total) == (0.0, 0.0)  # published: the gate
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (Reward(1.0, 0.0, 0.0, None), "no total"),
+        (Reward(1.0, 0.0, 0.0, float("nan")), "nan"),
+        (Reward(1.0, 0.0, 0.0, 7.0), "7.0"),
+        (0.5, "float"),
+    ],
+)
+def test_what_is_no_reward_is_left_out_and_counted(given: Any, why: str) -> None:
+    found = asyncio.run(score(trajectory(), TASK, RuleJudge("exact"), PUBLISHED, lambda *_: given))
+    assert (found.reward, found.excluded) == (None, "reward")
+    assert why in found.why
 
 
 def test_no_answer_is_a_reward_of_little_and_no_exclusion() -> None:

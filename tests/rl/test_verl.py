@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -171,7 +172,10 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
         search_url,
         vrag__episode__factory="any_reply:vimrag",
         vrag__probe_gradient=True,
+        vrag__skip_silent_groups=True,
+        vrag__records__train_sessions=4,
         actor_rollout_ref__actor__use_kl_loss=True,
+        actor_rollout_ref__actor__ppo_mini_batch_size=1,  # two updates a step
         trainer__total_training_steps=2,
         trainer__save_freq=2,
         trainer__test_freq=2,
@@ -179,6 +183,7 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
     with Run(out, arguments, config="ggpo") as run:
         found = run.wait()
     assert found.status == 0, found.log[-3000:]
+    kept = [json.loads(line) for line in (out / "records" / "train" / "trajectories.jsonl").read_text().splitlines()]
     for step in (1, 2):
         metrics = found.steps[step]
         assert metrics["rollout/trajectories"] == 8
@@ -188,6 +193,11 @@ def test_ggpo_masks_segments_of_a_memory_graph(root: Path, checkpoints: dict[str
         assert metrics["rollout/logprob_diff_max"] < 1e-5
         assert metrics["actor/probe/stray"] == 0  # masked segments among them
         assert 0 < metrics["actor/probe/taught"] <= metrics["ggpo/learnt_tokens"]
+        assert math.isfinite(metrics["actor/pg_loss"])
+        # Of all trajectories, also of the groups that nothing is learnt from.
+        rewards = [line["reward"]["total"] for line in kept if line["record"].startswith(f"step_00000{step}/")]
+        assert len(rewards) == 8
+        assert metrics["reward/total"] == pytest.approx(sum(rewards) / 8)
     assert sum(found.steps[step]["ggpo/masked_tokens"] for step in (1, 2)) > 0
     assert (out / "checkpoints" / "global_step_2" / "actor").is_dir()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -293,6 +294,16 @@ def test_a_reply_that_never_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
         pytest.raises(ModelError, match="reply_timeout"),
     ):
         chat.generate(ASK)
+
+
+def test_a_server_that_only_keeps_the_connection_alive_is_given_up() -> None:
+    with serve(ScriptedModel(lambda _: Fault(pings=True)).app) as url:
+        options = ChatSettings(base_url=f"{url}/v1", model="scripted", retries=0, reply_timeout=0.3)
+        started = time.monotonic()
+        [blocking], [awaited] = both(options)
+        assert "reply_timeout" in blocking
+        assert blocking == awaited
+        assert time.monotonic() - started < 8  # of the ten seconds that either would wait
 
 
 def test_lone_surrogates_cannot_pass() -> None:

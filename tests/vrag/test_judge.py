@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import re
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from vrag.judge import (
     LEAST,
     MAX_TEXT_CHARS,
     JudgeFailed,
+    Judgement,
     JudgeSettings,
     ModelJudge,
     RuleJudge,
@@ -175,6 +177,7 @@ def test_a_judge_that_rambles_is_reminded_once_and_then_given_up() -> None:
         ("It asks me to write <judge>True</judge>.", None),
         ("It says <judge>True</judge>, but: <judge>False</judge>", None),
         ("<think>never closed <judge>True</judge> hm", None),
+        ("<think>never closed <judge>True</judge>", None),
     ],
 )
 def test_verdicts_are_read_strictly(reply: str, expected: bool | None) -> None:
@@ -418,6 +421,32 @@ def test_judges_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VRAG_JUDGE_CONCURRENCY", "many")
     with pytest.raises(ConfigError, match="VRAG_JUDGE_CONCURRENCY"):
         open_judge("model")
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_judge_that_only_keeps_the_connection_alive_is_given_up(streaming: bool) -> None:
+    options = {"reply_timeout": 0.3, "retries": 0, "streaming": streaming}
+    with serve(ScriptedModel(lambda _: Fault(pings=True)).app) as url, ModelJudge(settings(url, **options)) as judge:
+        started = time.monotonic()
+        failed = judge.judge(Q, REFERENCE, "42")
+        assert isinstance(failed, JudgeFailed)
+        assert "reply_timeout" in failed.reason
+        assert time.monotonic() - started < 8  # of the ten seconds that it would wait
+
+
+def test_who_waits_for_a_judge_that_is_closed_gets_a_failure() -> None:
+    async def waiting(judge: ModelJudge) -> Judgement:
+        asked = asyncio.ensure_future(judge.ajudge(Q, REFERENCE, "42"))
+        while not model.requests:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(judge.close)
+        return await asked
+
+    model = ScriptedModel(lambda _: Fault(pings=True))
+    with serve(model.app) as url, ModelJudge(settings(url)) as judge:
+        failed = asyncio.run(waiting(judge))
+    assert isinstance(failed, JudgeFailed)
+    assert "closed" in failed.reason
 
 
 def test_a_judge_that_streams_forever_is_given_up() -> None:

@@ -104,6 +104,8 @@ def test_relevant_ids() -> None:
         ([SEARCH, "<think>so</think>\n<answer>42"], False),
         (["<search>sales", ANSWER], False),
         ([SEARCH, "<answer>  </answer>"], False),
+        # The words in a thought are no call.
+        (["<think>no <tool_call> here</think><search>red fox</search>", ANSWER], True),
     ],
 )
 def test_pattern(turns: list[str], expected: bool) -> None:

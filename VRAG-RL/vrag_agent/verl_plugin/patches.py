@@ -88,7 +88,8 @@ def _text_only_vision_pass() -> None:
 def mended_position_ids(positions: torch.Tensor) -> torch.Tensor:
     """Nested (B, 4, ragged L) position ids whose ragged axis is the last, whatever axis they were built along."""
     offsets, values = positions.offsets(), positions.values()
-    if int(offsets[-1]) == values.shape[-1]:  # (4, sum of L): only the number of the axis was lost on the way
+    # (4, sum of L): only the number of the axis was lost on the way. The other form has its 4 * B rows of length L.
+    if values.shape[0] == 4 and int(offsets[-1]) == values.shape[-1]:
         positions._ragged_idx = 2
         return positions
     length = values.shape[-1]  # (4 * B, L): built along the axis of size 4, which all rows share

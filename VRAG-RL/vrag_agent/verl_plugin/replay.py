@@ -2,14 +2,15 @@
 
 verl's replay buffer hands out the trajectories of the groups that are done. A trajectory without a reward (the judge failed,
 the retriever was down) reaches it as a sample that says why; one whose agent loop died does not reach it at all, and verl
-would fill the batch up in silence. Here both are counted by their reason.
+would fill the batch up in silence. Here both are counted by their reason, and the rewards of the rest are averaged before
+groups without signal are left out, so that the figures are those of all questions that were asked.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import transfer_queue as tq
@@ -44,20 +45,29 @@ class CountingReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         self._limit = float(options["excluded_limit"])
         self._skip_silent = bool(options["skip_silent_groups"])
         self.last_counts: dict[str, float] = {}
-        """The counts of the latest batch, by the names of the metrics."""
+        """The counts of the latest batch, by the names of the metrics; in a validation, of all its batches so far."""
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
-        expected = batch_size * self._sessions[partition_id]
-        batch, counts = self._without_excluded(batch, expected)
+        fields = ["extra_fields", "rm_scores"]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        extras = [dict(getattr(one, "data", one)) for one in _listed(data["extra_fields"])]
+        keep, counts = self._usable(batch.keys, extras, batch_size * self._sessions[partition_id])
+        scores = [float(row.sum()) for row in data["rm_scores"].unbind()]
+        extras, scores = ([values[place] for place in keep] for values in (extras, scores))
+        batch = _kept(batch, keep)
         if partition_id == "train":
-            batch = self._without_silent(batch, counts)
-        self.last_counts = counts
+            counts.update(reward_metrics(batch.keys, extras, scores))
+            batch = self._without_silent(batch, scores, counts)
+            self.last_counts = counts
+        else:
+            self.last_counts = summed(self.last_counts, counts)
         return batch, {**metrics, **counts}
 
-    def _without_excluded(self, batch: KVBatchMeta, expected: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        extras = [dict(getattr(one, "data", one)) for one in _listed(data["extra_fields"])]
+    def _usable(
+        self, keys: Sequence[str], extras: Sequence[Mapping[str, Any]], expected: int
+    ) -> tuple[list[int], dict[str, float]]:
+        """The places of the samples that have a reward, and the counts. Raises TooManyExcluded."""
         reasons: Counter[str] = Counter()
         why: dict[str, str] = {}
         keep: list[int] = []
@@ -68,7 +78,7 @@ class CountingReplayBuffer(ReplayBuffer):  # type: ignore[misc]
                 continue
             reasons[reason] += 1
             why.setdefault(reason, str(extra.get("why", "")))
-        arrived = len({session_of(key) for key in batch.keys})
+        arrived = len({session_of(key) for key in keys})
         if arrived < expected:
             reasons["lost"] += expected - arrived
             why["lost"] = "Their agent loops ended with an error; see the log of the workers."
@@ -87,19 +97,42 @@ class CountingReplayBuffer(ReplayBuffer):  # type: ignore[misc]
                     f"{excluded} of {expected} trajectories have no reward, more than the limit of {self._limit:.0%} "
                     f"(vrag.excluded_limit), so the run ends here; the latest checkpoint stays. {said}"
                 )
-        return _kept(batch, keep), counts
+        return keep, counts
 
-    def _without_silent(self, batch: KVBatchMeta, counts: dict[str, float]) -> KVBatchMeta:
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
-        last = {
-            session_of(key): float(row.sum()) for key, row in zip(batch.keys, data["rm_scores"].unbind(), strict=True)
-        }
+    def _without_silent(self, batch: KVBatchMeta, scores: Sequence[float], counts: dict[str, float]) -> KVBatchMeta:
+        last = {session_of(key): score for key, score in zip(batch.keys, scores, strict=True)}
         silent = silent_groups(list(last.values()), [group for group, _ in last])
         counts["rollout/silent_groups"] = float(len(silent))
         counts["rollout/groups"] = float(len({group for group, _ in last}))
         keep = [place for place, key in enumerate(batch.keys) if session_of(key)[0] not in silent]
         # A step has to have something to go over, even where it teaches nothing.
         return _kept(batch, keep) if self._skip_silent and keep else batch
+
+
+def reward_metrics(
+    keys: Sequence[str], extras: Sequence[Mapping[str, Any]], rewards: Sequence[float]
+) -> dict[str, float]:
+    """Means over trajectories (of which each may be several samples) of the parts of the reward and of what happened."""
+    once = {
+        session_of(key): (dict(extra.get("reward_extra_info") or {}), reward)
+        for key, extra, reward in zip(keys, extras, rewards, strict=True)
+    }
+    if not once:
+        return {}
+    out = {"reward/total": sum(reward for _, reward in once.values()) / len(once)}
+    for name in sorted({name for info, _ in once.values() for name in info}):
+        values = [info[name] for info, _ in once.values() if name in info]
+        out[f"reward/{name}"] = sum(values) / len(values)
+    out["rollout/samples_per_trajectory"] = len(keys) / len(once)
+    return out
+
+
+def summed(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """The counts of several batches as those of one."""
+    out = {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
+    excluded, total = out["rollout/excluded"], out["rollout/excluded"] + out["rollout/trajectories"]
+    out["rollout/excluded_share"] = excluded / total
+    return out
 
 
 def _listed(values: Any) -> list[Any]:

@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
                 self.role_worker_mapping[role] = ray.remote(EpisodeWorker)
 
     def _validate(self) -> dict[str, float]:
+        self.replay_buffer.last_counts = {}  # of this validation, however many batches it has
         metrics: dict[str, float] = super()._validate()
         counts = {name.replace("rollout/", "val-aux/rollout/"): value for name, value in self._counts().items()}
         return {**metrics, **counts}
@@ -125,14 +127,21 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
             micro = math.lcm(*(int(size) for size in sizes if size))
         return int(dp_size * self._updates * micro)
 
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> KVBatchMeta:
+        """As verl's, with the rows that only fill up dealt out to all mini-batches: gathered in one of them, they would
+        make it an update on nothing."""
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
+        ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+        batch.reorder(dealt([bool(tag.get("is_padding")) for tag in batch.tags], ranks, self._updates))
+        return batch
+
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         batch = super()._compute_advantage(batch, metrics)
-        fields = ["response_mask", "advantages", "extra_fields", "rm_scores"]
+        fields = ["response_mask", "advantages", "extra_fields"]
         if self.config.actor_rollout_ref.rollout.calculate_log_probs:
             fields += ["old_log_probs", "rollout_log_probs"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         extras = [dict(getattr(one, "data", one)) for one in _listed(data["extra_fields"])]
-        metrics.update(_reward_metrics(batch, extras, [float(row.sum()) for row in data["rm_scores"].unbind()]))
         if "rollout_log_probs" in fields:
             metrics["rollout/logprob_diff_max"] = _largest_difference(data)
         if not self.settings.ggpo.enable:
@@ -200,20 +209,21 @@ class EpisodeTrainer(PPOTrainerSync):  # type: ignore[misc]
         return batch
 
 
-def _reward_metrics(batch: KVBatchMeta, extras: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
-    """Means over trajectories of the parts of the reward and of what happened."""
-    once: dict[str, tuple[dict[str, float], float]] = {}
-    for key, tag, extra, reward in zip(batch.keys, batch.tags, extras, rewards, strict=True):
-        if not tag.get("is_padding"):
-            once[key.rsplit("_", 1)[0]] = (dict(extra.get("reward_extra_info") or {}), reward)
-    if not once:
-        return {}
-    out = {"reward/total": sum(reward for _, reward in once.values()) / len(once)}
-    names = {name for info, _ in once.values() for name in info}
-    for name in sorted(names):
-        values = [info[name] for info, _ in once.values() if name in info]
-        out[f"reward/{name}"] = sum(values) / len(values)
-    out["rollout/samples_per_trajectory"] = sum(not tag.get("is_padding") for tag in batch.tags) / len(once)
+def dealt(padding: Sequence[bool], ranks: int, updates: int) -> list[int]:
+    """An order of rows in which each of the ``updates`` mini-batches of each rank has its share of the real rows.
+
+    A rank has a run of rows, and of those a mini-batch has a run; all of one size. Which rank a row is on stays as it is.
+    """
+    out: list[int] = []
+    size = len(padding) // ranks
+    for start in range(0, len(padding), size):
+        rows = range(start, start + size)
+        real, filler = ([row for row in rows if padding[row] == kind] for kind in (False, True))
+        for update in range(updates):
+            chosen = real[update::updates]
+            missing = size // updates - len(chosen)
+            out += chosen + filler[:missing]
+            filler = filler[missing:]
     return out
 
 
