@@ -20,7 +20,7 @@ def write_whole(path: Path, data: bytes | str) -> None:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise _unwritable(path, error) from error
 
 
 def write_once(path: Path, data: bytes) -> None:
@@ -44,9 +44,9 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            data = path.read_bytes()
         except OSError as error:
-            raise unwritable(path, error) from error
-        data = path.read_bytes()
+            raise _unwritable(path, error) from error
         if not data.endswith(b"\n"):
             os.ftruncate(self._file, data.rfind(b"\n") + 1)
 
@@ -59,11 +59,11 @@ class Journal:
         except OSError as error:
             # Others may write behind it before the run has ended.
             os.ftruncate(self._file, before)
-            raise unwritable(self.path, error) from error
+            raise _unwritable(self.path, error) from error
 
     def close(self) -> None:
         os.close(self._file)
 
 
-def unwritable(path: Path, error: OSError) -> ConfigError:
+def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path} cannot be written ({error.strerror}). Make room or choose another folder.")
