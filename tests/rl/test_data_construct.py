@@ -395,7 +395,7 @@ def test_every_loss_is_in_the_report_and_in_the_exit_status(
         said = capsys.readouterr()
         report = json.loads((tmp_path / "out" / REPORT).read_text())
         assert json.loads(said.out) == report
-        assert "1 questions are left" in said.err
+        assert "Questions left: 1" in said.err
         assert (report["questions"], report["correct"], report["left"]) == (3, 2, 1)
         assert report["failed"] == {"a service failed": 1}
         assert report["unusable"] == {"id used before": 1, "not JSON": 1, "no reference answer": 1}
@@ -450,7 +450,7 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_written(tmp_path: 
         ({"concurrency": 0}, "concurrency has to be 1 or more, not 0"),
         ({"concurrency": -1}, "concurrency"),
         ({"samples": 0}, "samples"),
-        ({"questions": -1}, "questions"),
+        ({"questions_limit": -1}, "questions_limit"),
         ({"limit": -1}, "limit"),
         ({"per_cell": 0}, "per_cell"),
         ({"guided": -1}, "guided"),

@@ -363,8 +363,9 @@ def test_the_script_explains_itself_and_its_failures(capsys: pytest.CaptureFixtu
     assert "There is no file nowhere.json" in capsys.readouterr().err
 
 
+TEXT = st.text(st.characters(categories=["L", "N", "P", "Zs", "Zl", "Cc", "Cs"]), max_size=12)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
@@ -383,3 +384,5 @@ def test_any_rows_give_an_example_or_a_reason_each(rows: list[Any], tmp_path_fac
             assert one.question
             assert one.answer
             assert all(page >= 1 for page in one.reference_page)
+    examples = [one for one in found if isinstance(one, Example)]
+    assert write_table(path.with_suffix(".parquet"), examples, "vrag") == len(examples)

@@ -56,7 +56,7 @@ class Plan:
     Raises ConfigError for values that make no sense.
     """
 
-    questions: int | None = None
+    questions_limit: int | None = None
     """Only the first so many."""
     samples: int = 1
     """Attempts at a question at most; the first correct one ends it."""
@@ -72,7 +72,7 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("questions", "samples", "limit", "per_cell", "concurrency"):
+        for name in ("questions_limit", "samples", "limit", "per_cell", "concurrency"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} has to be 1 or more, not {value}.")
@@ -96,7 +96,7 @@ class Construction:
     unusable: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.examples = self.examples[: self.plan.questions]
+        self.examples = self.examples[: self.plan.questions_limit]
         self._done: dict[tuple[Asked, int], Attempt] = {}
         self._failed: Counter[str] = Counter()
         self._damaged = 0
@@ -380,7 +380,7 @@ def construction_of(args: argparse.Namespace, judge: Judge) -> Construction:
             temperature=0.0,
         )
     plan = Plan(
-        questions=args.questions_limit,
+        questions_limit=args.questions_limit,
         samples=args.samples,
         steps=(int(least), int(most or least)),
         limit=args.limit,
@@ -430,6 +430,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             judge.close()
     sys.stdout.write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     if report["left"]:
-        sys.stderr.write(f"{report['left']} questions are left; run the same command again when the services work.\n")
+        sys.stderr.write(f"Questions left: {report['left']}. Run the same command again when the services work.\n")
         return 1
     return 0
