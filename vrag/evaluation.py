@@ -186,7 +186,8 @@ def read_results(path: Path) -> list[Result]:
     if not path.exists():
         return []
     results: dict[str, Result] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    # Not splitlines: U+2028 may stand in a text.
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
         if not line.strip():
             continue
         try:

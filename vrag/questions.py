@@ -74,11 +74,11 @@ def read_questions(path: Path | str) -> list[Question]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The questions {path} cannot be read: {error}.") from None
     if path.suffix.lower() == ".jsonl":
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):  # not splitlines: U+2028 may stand in a text
             if line.strip():
                 yield f"line {number}", _parsed(path, f"line {number}", line)
         return

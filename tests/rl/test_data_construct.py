@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.servers import Fault, Json, Scripted, ScriptedModel, TinyRetriever, dead_url, page, serve
-from vrag.errors import JudgeError, RecordError, VragError
+from vrag.errors import ConfigError, JudgeError, VragError
 from vrag.geometry import Box
 from vrag.judge import JudgeSettings, ModelJudge, RuleJudge
 from vrag.records import read_record
@@ -27,7 +29,9 @@ from vrag.settings import ChatSettings, Settings
 from vrag_agent.data.balance import balanced
 from vrag_agent.data.construct import ATTEMPTS, DEMONSTRATIONS, REPORT, Construction, Plan, main
 from vrag_agent.data.demonstration import Attempt, read_attempts
+from vrag_agent.data.experts import Units, keep
 from vrag_agent.data.formats import Example
+from vrag_agent.data.rows import Dropped
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "VRAG-RL" / "scripts" / "data_construct_pipeline.py"
@@ -98,8 +102,15 @@ def run(
     return report, model
 
 
+def attempts(path: Path) -> list[Attempt]:
+    """The attempts in a file without damage."""
+    found = list(read_attempts(path))
+    assert not [one for one in found if isinstance(one, Dropped)]
+    return [one for one in found if isinstance(one, Attempt)]
+
+
 def kept(output: Path) -> dict[str, Attempt]:
-    return {attempt.id: attempt for attempt in read_attempts(output / DEMONSTRATIONS)}
+    return {attempt.id: attempt for attempt in attempts(output / DEMONSTRATIONS)}
 
 
 def test_a_correct_run_is_kept_with_where_it_comes_from(tmp_path: Path) -> None:
@@ -138,7 +149,7 @@ def test_every_drop_has_its_reason(tmp_path: Path) -> None:
     retriever = TinyRetriever([page("solar_1", "solar power"), page("wind_1", "wind power")])
     retriever.entries["wind_1"].words = "wind wind power"
     report, _ = run(tmp_path, plays, retriever)
-    why = {attempt.id: attempt.reason for attempt in read_attempts(tmp_path / ATTEMPTS)}
+    why = {attempt.id: attempt.reason for attempt in attempts(tmp_path / ATTEMPTS)}
     assert why == {
         "wrong": "wrong answer",
         "direct": "no search",
@@ -176,7 +187,7 @@ def test_a_wrong_answer_is_tried_again_and_a_right_one_is_not(tmp_path: Path) ->
         made = Settings(base_url=f"{url}/v1", model="m", search_url=f"{search}/search")
         plan = Plan(samples=5)
         asyncio.run(Construction([example("a")], tmp_path, made, RuleJudge("contains"), plan).run())
-    assert [(one.attempt, one.status) for one in read_attempts(tmp_path / ATTEMPTS)] == [(0, "dropped"), (1, "correct")]
+    assert [(one.attempt, one.status) for one in attempts(tmp_path / ATTEMPTS)] == [(0, "dropped"), (1, "correct")]
 
 
 def test_a_second_run_asks_only_what_is_missing(tmp_path: Path) -> None:
@@ -193,7 +204,7 @@ def test_a_service_that_fails_makes_no_attempt(tmp_path: Path) -> None:
     fault = Fault(500, {"error": {"message": "out of memory"}})
     report, _ = run(tmp_path, {"a": [SEARCH, fault], "b": [SEARCH, ANSWER]})
     assert (report["attempts"], report["correct"]) == (1, 1)
-    (failed,) = [one for one in read_attempts(tmp_path / ATTEMPTS) if one.status == "error"]
+    (failed,) = [one for one in attempts(tmp_path / ATTEMPTS) if one.status == "error"]
     assert "out of memory" in failed.detail
     report, _ = run(tmp_path, {"a": [SEARCH, ANSWER], "b": [SEARCH, ANSWER]})
     assert (report["attempts"], report["correct"]) == (2, 2)
@@ -213,8 +224,8 @@ def test_a_judge_that_fails_makes_no_attempt_and_ends_the_run_in_the_end(tmp_pat
     down = JudgeSettings(base_url=f"{dead_url()}/v1", model="j", retries=0, failure_limit=0.5)
     with ModelJudge(down) as judge:
         report, _ = run(tmp_path, {"a": [SEARCH, ANSWER]}, judge=judge)
-        assert report == {}
-        (failed,) = read_attempts(tmp_path / ATTEMPTS)
+        assert (report["failed"], report["left"]) == ({"the judge failed": 1}, 1)
+        (failed,) = attempts(tmp_path / ATTEMPTS)
         assert (failed.status, failed.reason) == ("error", "the judge failed")
         names = [f"n{number}" for number in range(12)]
         with pytest.raises((JudgeError, VragError), match=r"failed|Nothing answers"):
@@ -238,6 +249,32 @@ def test_a_grounding_model_may_count_in_thousandths(tmp_path: Path) -> None:
     box = kept(tmp_path)["a"].turns[1].page_box
     assert box is not None
     assert (box.x2, box.y2) == (pytest.approx(400, abs=2), pytest.approx(500, abs=2))
+
+
+HUGE = "<bbox>[10, 20, 1e308, 1e308]</bbox>"
+
+
+@pytest.mark.parametrize("units", ["pixels", "thousandths"])
+@pytest.mark.parametrize("guess", [CROP, f"<think>Small print.</think>{HUGE}"])
+def test_any_number_of_a_model_is_a_region_in_the_picture(tmp_path: Path, units: Units, guess: str) -> None:
+    grounder = ScriptedModel([HUGE])
+    report, _ = run(tmp_path, {"a": [SEARCH, guess, ANSWER]}, grounder=grounder, plan=Plan(units=units))
+    assert report["correct"] == 1
+    asked = grounder.requests[0]["messages"][0]["content"][-1]["text"]
+    box = kept(tmp_path)["a"].turns[1].displayed
+    assert box is not None
+    assert max(box.as_list()) <= 1000
+    assert not re.search(r"\d{5}", asked)
+
+
+def test_corners_in_another_order_are_sorted(tmp_path: Path) -> None:
+    run(tmp_path, {"a": [SEARCH, CROP, ANSWER]}, grounder=ScriptedModel(["<bbox>[300, 200, 100, 100]</bbox>"]))
+    assert kept(tmp_path)["a"].turns[1].displayed == Box(100, 100, 300, 200)
+
+
+def test_a_page_with_a_long_name_is_kept(tmp_path: Path) -> None:
+    name = keep(tmp_path, "\u62a5" * 90 + "_1", b"x")
+    assert (tmp_path / name).read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("nonsense", ["somewhere", "<bbox>[900, 900, 2000, 2000]</bbox>", "<search>x</search>"])
@@ -286,21 +323,144 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
         finally:
             child.send_signal(signal.SIGKILL)
             child.communicate()
-        assert len(list(read_attempts(output / ATTEMPTS))) == 3
+        assert len(list(attempts(output / ATTEMPTS))) == 3
         with (output / ATTEMPTS).open("a") as file:
             file.write('{"id": "q3", "att')  # as a kill in the middle of a line leaves it
         slow.clear()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["correct"] == 6
-    assert [one.id for one in read_attempts(output / ATTEMPTS)] == [f"q{n}" for n in range(6)]
+    assert [one.id for one in attempts(output / ATTEMPTS)] == [f"q{n}" for n in range(6)]
     assert json.loads((output / REPORT).read_text())["chosen"] == 6
 
 
-def test_damage_in_the_middle_of_the_attempts_is_named(tmp_path: Path) -> None:
-    (tmp_path / ATTEMPTS).write_text("{}\n")
-    with pytest.raises(RecordError, match="line 1"):
-        list(read_attempts(tmp_path / ATTEMPTS))
+def test_a_damaged_attempt_is_counted_and_asked_again(tmp_path: Path) -> None:
+    plays: Plays = {name: [SEARCH, ANSWER] for name in ("a", "b", "c")}
+    run(tmp_path, plays, plan=Plan(concurrency=1))
+    first, _, last = (tmp_path / ATTEMPTS).read_bytes().splitlines()
+    (tmp_path / ATTEMPTS).write_bytes(first + b'\n{"id": "caf\xe9\n{}\n' + last + b"\n")
+    report, model = run(tmp_path, plays)
+    assert (report["damaged_attempts"], report["correct"], report["left"]) == (2, 3, 0)
+    assert len(model.requests) == 2
+    assert [one.place for one in read_attempts(tmp_path / ATTEMPTS) if isinstance(one, Dropped)] == [
+        "attempts.jsonl, line 2",
+        "attempts.jsonl, line 3",
+    ]
+
+
+def test_an_answer_belongs_to_its_question_and_not_to_its_id(tmp_path: Path) -> None:
+    run(tmp_path, {"a": [SEARCH, ANSWER]})
+    other = dataclasses.replace(example("b"), id="a")
+    report, model = run(tmp_path, {"b": [SEARCH, CROP, ANSWER]}, examples=[other])
+    assert (report["attempts"], len(model.requests)) == (1, 3)
+    assert kept(tmp_path)["a"].question == "Question b?"
+    corrected = dataclasses.replace(other, answer="7")
+    report, model = run(tmp_path, {"b": [SEARCH, ANSWER]}, examples=[corrected])
+    assert (report["dropped"], len(model.requests)) == ({"wrong answer": 1}, 2)
+    assert not kept(tmp_path)
+
+
+def write_questions(path: Path, *names: str) -> Path:
+    rows = [
+        {"id": name, "question": f"Question {name}?", "answer": "42", "file_name": "solar.pdf", "reference_page": [1]}
+        for name in names
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def command(questions: Path, output: Path, url: str, search: str) -> list[str]:
+    return [
+        str(questions), "--output", str(output), "--base-url", f"{url}/v1", "--model", "m",
+        "--search-url", f"{search}/search", "--judge", "contains", "--concurrency", "1",
+    ]  # fmt: skip
+
+
+def test_every_loss_is_in_the_report_and_in_the_exit_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VRAG_RETRIES", "0")
+    questions = write_questions(tmp_path / "train.jsonl", "good", "down", "good", "half")
+    with questions.open("a") as file:
+        file.write('{"id": "broken\n{"id": "x", "question": "Question x?", "answer": ""}\n')
+    text = questions.read_text().replace("Question half?", "Question half? \\ud83d")
+    questions.write_text(text)
+    plays: Plays = {
+        "good": [SEARCH, ANSWER],
+        "half": [SEARCH, ANSWER],
+        "down": [Fault(500, {"error": {"message": "x"}})],
+    }
+    with serve(ScriptedModel(player(plays)).app) as url, serve(pages().app) as search:
+        assert main(command(questions, tmp_path / "out", url, search)) == 1
+        said = capsys.readouterr()
+        report = json.loads((tmp_path / "out" / REPORT).read_text())
+        assert json.loads(said.out) == report
+        assert "Questions left: 1" in said.err
+        assert (report["questions"], report["correct"], report["left"]) == (3, 2, 1)
+        assert report["failed"] == {"a service failed": 1}
+        assert report["unusable"] == {"id used before": 1, "not JSON": 1, "no reference answer": 1}
+        plays["down"] = [SEARCH, ANSWER]
+        assert main(command(questions, tmp_path / "out", url, search)) == 0
+    report = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert (report["failed"], report["left"], report["correct"]) == ({}, 0, 3)
+
+
+def test_a_dead_endpoint_leaves_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VRAG_RETRIES", "0")
+    questions = write_questions(tmp_path / "train.jsonl", *[f"n{number}" for number in range(12)])
+    assert main(command(questions, tmp_path / "out", dead_url(), dead_url())) == 1
+    report = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert (report["failed"], report["left"]) == ({"a service failed": 10}, 12)
+
+
+def test_a_question_with_an_attempt_to_go_is_left(tmp_path: Path) -> None:
+    plays: Plays = {"a": [SEARCH, "<think>x</think><answer>7</answer>"]}
+    assert run(tmp_path, plays)[0]["left"] == 0
+    down: Plays = {"a": [Fault(500, {"error": {"message": "x"}})]}
+    assert run(tmp_path, down, plan=Plan(samples=2))[0]["left"] == 1
+
+
+def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_written(tmp_path: Path) -> None:
+    plays: Plays = {name: [SEARCH, ANSWER] for name in ("a", "b")}
+    output = tmp_path / "out"
+    with serve(ScriptedModel(player(plays)).app) as url, serve(pages().app) as search:
+        assert main(command(write_questions(tmp_path / "one.jsonl", "a"), output, url, search)) == 0
+        before = (output / ATTEMPTS).read_bytes()
+        both = command(write_questions(tmp_path / "two.jsonl", "a", "b"), output, url, search)
+        limit = len(before) + 100
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), *both],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert f"{ATTEMPTS} cannot be written (File too large)" in done.stderr
+        assert (output / ATTEMPTS).read_bytes() == before
+        assert list(kept(output)) == ["a"]
+        assert main(both) == 0
+    assert list(kept(output)) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"concurrency": 0}, "concurrency has to be 1 or more, not 0"),
+        ({"concurrency": -1}, "concurrency"),
+        ({"samples": 0}, "samples"),
+        ({"questions_limit": -1}, "questions_limit"),
+        ({"limit": -1}, "limit"),
+        ({"per_cell": 0}, "per_cell"),
+        ({"guided": -1}, "guided"),
+        ({"steps": (6, 2)}, "6-2"),
+        ({"steps": (0, 2)}, "0-2"),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Plan(**values)
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

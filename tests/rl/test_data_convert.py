@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from vrag.errors import ConfigError
 from vrag_agent.data.convert import REPORT, Source, convert, main
-from vrag_agent.data.formats import Dropped, Example, read_examples
+from vrag_agent.data.formats import Example, read_examples
+from vrag_agent.data.rows import Dropped
 from vrag_agent.data.table import REQUIRED, read_table, schema, write_table
 
 pa = pytest.importorskip("pyarrow")
@@ -60,7 +61,8 @@ MMLONGDOC = {
 
 
 def lines(path: Path, *rows: Any) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    texts = [row if isinstance(row, str | bytes) else json.dumps(row) for row in rows]
+    path.write_bytes(b"".join((text.encode() if isinstance(text, str) else text) + b"\n" for text in texts))
     return path
 
 
@@ -140,7 +142,15 @@ def test_plain_rows_and_further_files(tmp_path: Path) -> None:
         ({**VIDOSEEK, "meta_info": {"file_name": "a.pdf", "reference_page": ["two"]}}, "not a page number"),
         ({**VIDOSEEK, "meta_info": {"file_name": "a.pdf", "reference_page": [1.5]}}, "not a page number"),
         ({**VIDOSEEK, "meta_info": {"file_name": "a.pdf", "reference_page": [True]}}, "not a page number"),
+        ({**VIDOSEEK, "meta_info": {"file_name": "a.pdf", "reference_page": [2**63]}}, "not a page number"),
+        ({**VIDOSEEK, "meta_info": {"file_name": "a.pdf", "reference_page": [10**400]}}, "not a page number"),
+        ({**VIDOSEEK, "meta_info": {"file_name": ["a.pdf", "b.pdf"], "reference_page": [1]}}, "several files"),
         ({**MMLONGDOC, "evidence_pages": "[5, __import__('os')]"}, "not a list"),
+        (b'{"uid": "caf\xe9"}', "not UTF-8"),
+        ({**VIDOSEEK, "reference_answer": json.loads("[" * 600 + "]" * 600)}, "nested too deeply"),
+        ({**VIDOSEEK, "split": "../../../evil"}, "not a split"),
+        ({**VIDOSEEK, "split": {"a": 1}}, "not a split"),
+        ({**VIDOSEEK, "split": "t" * 300}, "not a split"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_shifts_nothing(tmp_path: Path, row: Any, reason: str) -> None:
@@ -153,6 +163,60 @@ def test_what_cannot_be_used_is_named_and_shifts_nothing(tmp_path: Path, row: An
     assert (first.id, second.id) == ("good", "last")
     assert dropped.place == "test.jsonl, line 3"
     assert dropped.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("question", ["question", "query"])
+@pytest.mark.parametrize("file_name", ["file_name", "document"])
+def test_a_plain_row_may_call_its_answer_a_reference_answer(tmp_path: Path, question: str, file_name: str) -> None:
+    row = {question: "q", "reference_answer": "a", file_name: "f.pdf", "reference_page": [1]}
+    example = only(lines(tmp_path / "mine_test.jsonl", row))
+    assert (example.question, example.answer, example.data_source) == ("q", "a", "mine_test")
+    assert (example.file_name, example.reference_page, example.relevant_ids) == ("f.pdf", (1,), ("f_1",))
+    assert only(lines(tmp_path / "test.jsonl", {"query": "q", "reference_answer": "a"})).data_source == "vidoseek"
+
+
+@pytest.mark.parametrize(("answer", "text"), [(True, "True"), ([False, "no"], "False; no"), (0, "0")])
+def test_a_truth_value_is_an_answer(tmp_path: Path, answer: Any, text: str) -> None:
+    assert only(lines(tmp_path / "test.jsonl", {**VIDOSEEK, "reference_answer": answer})).answer == text
+
+
+def test_one_file_may_be_written_as_a_list(tmp_path: Path) -> None:
+    row = {**VIDOSEEK, "meta_info": {"file_name": ["a.pdf"], "reference_page": [1]}}
+    assert only(lines(tmp_path / "test.jsonl", row)).relevant_ids == ("a_1",)
+
+
+def test_types_are_rewritten_whatever_the_source_is_called(tmp_path: Path) -> None:
+    example = only(lines(tmp_path / "test.jsonl", MMLONGDOC), data_source="mmlong")
+    assert (example.data_source, example.content_type) == ("mmlong", "Chart####Table")
+
+
+def test_half_a_character_does_not_stop_the_conversion(tmp_path: Path) -> None:
+    """JSON can write lone surrogates, which neither Parquet nor any other file in UTF-8 can hold."""
+    half = {
+        **VIDOSEEK,
+        "uid": "x\ud83d",
+        "query": "\ud83d?",
+        "reference_answer": "\udfff",
+        "more": {"\ud83d": "\ud83d"},
+    }
+    listed = {**MMLONGDOC, "evidence_sources": r"['\ud83d']"}
+    path = lines(tmp_path / "test.jsonl", half, listed, "\ufeff" + json.dumps({**VIDOSEEK, "query": "a\u2028b"}))
+    assert convert([Source(path)], tmp_path).kept == {"test": 3}
+    first, *_ = read_table(tmp_path / "overall_test.parquet")
+    assert (first["id"], first["extra_info"]["question"]) == ("x\ufffd", "\ufffd?")
+    (tmp_path / "dev.json").write_text(json.dumps([half]))
+    assert convert([Source(tmp_path / "dev.json")], tmp_path).kept == {"dev": 1}
+
+
+def test_a_row_without_a_split_is_one_row(tmp_path: Path) -> None:
+    path = lines(tmp_path / "mine.jsonl", {**VIDOSEEK, "uid": "a"}, {**VIDOSEEK, "split": " dev "})
+    report = convert([Source(path)], tmp_path / "out")
+    assert (report.kept, report.dropped, report.files) == ({"dev": 1}, {"no split": 1}, ["overall_dev.parquet"])
+
+
+def test_a_split_of_the_command_line_is_a_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be a split"):
+        convert([Source(lines(tmp_path / "test.jsonl", VIDOSEEK), split="../up")], tmp_path / "out")
 
 
 def test_a_table_has_what_trainer_and_reward_read(tmp_path: Path) -> None:
@@ -209,7 +273,7 @@ def test_files_that_cannot_be_used_are_sentences(tmp_path: Path) -> None:
     broken.write_text("{")
     with pytest.raises(ConfigError, match="is not JSON"):
         convert([Source(broken, split="test")], tmp_path)
-    with pytest.raises(ConfigError, match="neither the row nor the file's name"):
+    with pytest.raises(ConfigError, match="neither a row nor the file's name"):
         convert([Source(lines(tmp_path / "mine.jsonl", VIDOSEEK))], tmp_path)
     with pytest.raises(ConfigError, match="Not one of 1 rows"):
         convert([Source(lines(tmp_path / "test.jsonl", "{"))], tmp_path)
@@ -228,6 +292,11 @@ def test_a_source_is_parsed_as_written(tmp_path: Path) -> None:
     plain = lines(tmp_path / "plain.jsonl", VIDOSEEK)
     assert Source.parse(f"vidoseek={plain}@test") == Source(plain, "vidoseek", "test")
     assert Source.parse(f"{plain}@dev") == Source(plain, "", "dev")
+    assert Source.parse(f"{path}@test") == Source(path, "", "test")
+    assert Source.parse(f"n={path}@test") == Source(path, "n", "test")
+    assert Source.parse(f"n={path}") == Source(path, "n")
+    with pytest.raises(ConfigError, match="no file"):
+        Source.parse(f"{plain}@../up")
 
 
 def test_parquet_goes_in_too_and_its_pictures_stay_out(tmp_path: Path) -> None:
@@ -294,8 +363,9 @@ def test_the_script_explains_itself_and_its_failures(capsys: pytest.CaptureFixtu
     assert "There is no file nowhere.json" in capsys.readouterr().err
 
 
+TEXT = st.text(st.characters(categories=["L", "N", "P", "Zs", "Zl", "Cc", "Cs"]), max_size=12)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=12),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
@@ -314,3 +384,5 @@ def test_any_rows_give_an_example_or_a_reason_each(rows: list[Any], tmp_path_fac
             assert one.question
             assert one.answer
             assert all(page >= 1 for page in one.reference_page)
+    examples = [one for one in found if isinstance(one, Example)]
+    assert write_table(path.with_suffix(".parquet"), examples, "vrag") == len(examples)

@@ -218,6 +218,42 @@ def test_what_was_judged_wrong_or_is_too_long_stays_out(tmp_path: Path) -> None:
         Conversion(path, tmp_path / "out", cutoff=500).run()
 
 
+def test_a_damaged_demonstration_is_one_demonstration(tmp_path: Path) -> None:
+    path = write(tmp_path, attempt(tmp_path))
+    good = path.read_bytes()
+    path.write_bytes(good[:100] + b"\n" + good)
+    assert Conversion(path, tmp_path / "out").run()["dropped"] == {"a damaged line": 1}
+
+
+def test_a_picture_that_a_killed_run_cut_off_is_written_again(tmp_path: Path) -> None:
+    path, out = write(tmp_path, attempt(tmp_path)), tmp_path / "out"
+    Conversion(path, out).run()
+    pictures = {one: one.read_bytes() for one in (out / "images").iterdir()}
+    cut, *_ = pictures
+    cut.write_bytes(pictures[cut][:200])
+    Conversion(path, out).run()
+    assert {one: one.read_bytes() for one in (out / "images").iterdir()} == pictures
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on disk while a file is being written never stands under its name."""
+    path, out = write(tmp_path, attempt(tmp_path)), tmp_path / "out"
+    Conversion(path, out).run()
+    before = {one: one.read_bytes() for one in out.rglob("*") if one.is_file()}
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(ConfigError, match="No space left on device"):
+        Conversion(path, out, options=VragOptions(max_pixels=MAX_PIXELS // 2)).run()
+    with pytest.raises(ConfigError, match=r"sft_llamafactory\.json cannot be written"):
+        Conversion(path, out).run()
+    assert {one: one.read_bytes() for one in out.rglob("*") if one.is_file()} == before
+
+
 def test_places_and_pictures_have_to_agree(tmp_path: Path) -> None:
     dialogue = play(attempt(tmp_path), tmp_path, VragOptions())
     with pytest.raises(Unfit, match="do not agree"):

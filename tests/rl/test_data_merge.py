@@ -29,6 +29,8 @@ def test_the_actor_is_found_from_wherever_one_points(tmp_path: Path) -> None:
     newest = shards(tmp_path / "global_step_10")
     assert actor_folder(actor) == actor
     assert actor_folder(tmp_path / "global_step_9") == actor
+    shards(tmp_path / "global_step_abc")
+    (tmp_path / "global_step_").mkdir()
     assert actor_folder(tmp_path) == newest
 
 
@@ -58,6 +60,13 @@ def test_a_full_output_folder_is_left_alone(tmp_path: Path, capsys: pytest.Captu
     assert main([str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 1
     assert "is not empty" in capsys.readouterr().err
     assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
+
+
+def test_a_file_is_no_output_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards(tmp_path / "run")
+    (tmp_path / "out").write_text("mine")
+    assert main([str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 1
+    assert "is a file" in capsys.readouterr().err
 
 
 needs_verl = pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed")

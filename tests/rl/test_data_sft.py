@@ -84,21 +84,94 @@ def _parts(content: str) -> list[str]:
 def test_what_cannot_be_trained_on_is_left_out_by_reason(checkpoint: Path, tmp_path: Path) -> None:
     template = ChatTemplate.load(checkpoint)
     data(tmp_path)
-    good, missing, more, order, forged = (dialogue("llamafactory") for _ in range(5))
+    good, missing, null, more, order, forged = (dialogue("llamafactory") for _ in range(6))
+    null["images"] = ["images/\0.jpg"]
     missing["images"] = ["images/nothing.jpg"]
     more["images"] = ["images/page.jpg"] * 2
     order["messages"] = order["messages"][1:]
     forged["messages"][1]["content"] += "<|image_pad|>"
-    rows, dropped = encode_all(template, [good, missing, more, order, forged], tmp_path, 4096)
+    rows, dropped = encode_all(template, [good, missing, null, more, order, forged], tmp_path, 4096)
     assert len(rows) == 1
     assert dropped == {
-        "MediaError": 1,
+        "a picture cannot be read": 2,
         "it has more pictures than places for them": 1,
         "its turns are not user, assistant, user, assistant, ...": 1,
         "a turn of the model holds a picture's token": 1,
     }
     with pytest.raises(ConfigError, match="longer than 10 tokens"):
         encode_all(template, [good], tmp_path, 10)
+
+
+def test_a_damaged_row_is_one_row(checkpoint: Path, tmp_path: Path) -> None:
+    template = ChatTemplate.load(checkpoint)
+    data(tmp_path)
+    separated = dialogue("llamafactory")
+    separated["messages"][0]["content"] = "Question:\u2028?"
+    good = json.dumps(separated, ensure_ascii=False).encode()
+    path = tmp_path / "sft.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + good + b'\n{"messages": [\n"caf\xe9"\n[1]\n' + good + b"\n")
+    rows, dropped = encode_all(template, read_dialogues(path), tmp_path, 4096)
+    assert (len(rows), dropped) == (2, {"not JSON": 1, "not UTF-8": 1, "not an object": 1})
+    path = tmp_path / "sft.json"
+    path.write_bytes(b"\xef\xbb\xbf[" + good + b', 3, "x", null]')
+    rows, dropped = encode_all(template, read_dialogues(path), tmp_path, 4096)
+    assert (len(rows), dropped) == (1, {"not an object": 3})
+
+
+def test_a_run_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    from vrag_agent.data.sft import newest_checkpoint
+
+    assert newest_checkpoint(tmp_path / "nothing") is None
+    for name, files in {
+        "checkpoint-9": {"trainer_state.json": "{}", "adapter_model.safetensors": ""},
+        "checkpoint-10": {"trainer_state.json": "{}", "model-00001-of-00002.safetensors": ""},
+        "checkpoint-11": {"config.json": "{}", "model.safetensors": ""},
+        "checkpoint-12": {"trainer_state.json": '{"epo', "model.safetensors": ""},
+        "checkpoint-13": {"trainer_state.json": "{}", "config.json": "{}"},
+        "checkpoint-best": {"trainer_state.json": "{}", "model.safetensors": ""},
+    }.items():
+        (tmp_path / name).mkdir()
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text)
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+
+
+def test_there_need_be_nothing_to_resume_from(
+    checkpoint: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import trl
+
+    from vrag_agent.data.sft import SftOptions, train
+
+    asked: list[str | None] = []
+
+    class Ended(Exception):
+        """Training itself is another test's."""
+
+    def begin(self: Any, resume_from_checkpoint: str | None) -> None:
+        asked.append(resume_from_checkpoint)
+        raise Ended
+
+    monkeypatch.setattr(trl.SFTTrainer, "train", begin)
+    caplog.set_level("INFO", "vrag_agent.sft")
+    with pytest.raises(Ended):
+        train(str(checkpoint), data(tmp_path), tmp_path / "out", SftOptions(bf16=False), resume=True)
+    assert asked == [None]
+    assert "nothing to resume from" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"lora_rank": -1}, {"lora_alpha": -1}, {"warmup": -0.5}, {"warmup": 1.0}, {"warmup": float("nan")},
+        {"save_steps": -1}, {"log_steps": 0}, {"epochs": float("inf")}, {"batch": 0},
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(values: dict[str, Any]) -> None:
+    from vrag_agent.data.sft import SftOptions
+
+    with pytest.raises(ConfigError, match="has to"):
+        SftOptions(**values)
 
 
 def test_the_collator_pads_on_the_right_and_carries_the_pictures(checkpoint: Path, tmp_path: Path) -> None:

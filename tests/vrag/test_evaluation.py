@@ -141,6 +141,15 @@ def test_bad_questions_are_named_by_line(tmp_path: Path, text: str, words: str) 
         read_questions(path)
 
 
+def test_a_line_separator_in_a_text_ends_no_line(tmp_path: Path) -> None:
+    questions, results = tmp_path / "q.jsonl", tmp_path / "results.jsonl"
+    line = json.dumps({"uid": "0", "query": "one\u2028two", "reference_answer": "x"}, ensure_ascii=False)
+    questions.write_text("\ufeff" + line + "\n", encoding="utf-8")
+    (asked,) = read_questions(questions)
+    results.write_text(judge(asked, events("x"), 0.1).model_dump_json() + "\n", encoding="utf-8")
+    assert [one.query for one in read_results(results)] == ["one\u2028two"]
+
+
 def test_one_more_judge_is_named_in_the_figures() -> None:
     results = [judge(question("a"), events("It is 42."), 1.0), judge(question("b"), events("7"), 1.0)]
     unknown = judge(question("c", answer=None), events("42"), 1.0)

@@ -1,5 +1,7 @@
 """The data of training, from published datasets to demonstrations; needs neither torch nor verl (but for ``sft``).
 
+rows       the rows of a file; what is no row is a reason
+files      files that are whole or not there
 formats    rows of ViDoSeek, SlideVQA, MMLongBench-Doc and plain JSON, read as one kind of example
 table      the Parquet table that the trainer reads
 convert    examples -> tables                                 scripts/hf_dataset_convert.py

@@ -4,11 +4,11 @@
     OUT/demonstrations.jsonl    the correct ones, balanced over lengths and kinds of action
     OUT/pages/                  the pages that were looked at, as the search service gave them
     OUT/records/                the record of every run, which the demo replays
-    OUT/construct_report.json   counts: attempts, drops by reason, what was chosen by length and kind
+    OUT/construct_report.json   counts: attempts, drops and failures by reason, what was chosen by length and kind
 
 The expert works through the product's own :class:`vrag.vrag_episode.VragEpisode`, so what it shows can be done in
-training. An attempt that ended because a service failed is no attempt: the next run asks again, and ten in a row end
-this one.
+training. An attempt that ended because a service failed is no attempt: its question is left over (exit status 1), the
+next run asks again, and ten in a row end this one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from vrag.chat import AsyncChatModel
 from vrag.errors import ConfigError, JudgeError, VragError
@@ -37,9 +37,11 @@ from vrag.settings import ChatSettings, Settings
 from vrag.vrag_episode import VragEpisode
 from vrag_agent.data import show_progress
 from vrag_agent.data.balance import balanced
-from vrag_agent.data.demonstration import Attempt, Turn, read_attempts, turns_of
+from vrag_agent.data.demonstration import Asked, Attempt, Turn, read_attempts, turns_of
 from vrag_agent.data.experts import Archive, Experts, Units
-from vrag_agent.data.formats import Dropped, Example, read_examples
+from vrag_agent.data.files import Journal, write_whole
+from vrag_agent.data.formats import Example, read_examples
+from vrag_agent.data.rows import Dropped
 
 log = logging.getLogger("vrag_agent.construct")
 
@@ -49,8 +51,13 @@ ERRORS_IN_A_ROW = 10
 
 @dataclass(frozen=True)
 class Plan:
-    """How demonstrations are made and chosen. ``steps`` is the least and the largest number of turns (paper: 2 to 6)."""
+    """How demonstrations are made and chosen. ``steps`` is the least and the largest number of turns (paper: 2 to 6).
 
+    Raises ConfigError for values that make no sense.
+    """
+
+    questions_limit: int | None = None
+    """Only the first so many."""
     samples: int = 1
     """Attempts at a question at most; the first correct one ends it."""
     steps: tuple[int, int] = (2, 6)
@@ -64,10 +71,21 @@ class Plan:
     units: Units = "pixels"
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("questions_limit", "samples", "limit", "per_cell", "concurrency"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} has to be 1 or more, not {value}.")
+        if self.guided < 0:
+            raise ConfigError(f"guided has to be 0 or more, not {self.guided}.")
+        least, most = self.steps
+        if not 1 <= least <= most:
+            raise ConfigError(f"steps are the least and the largest number of turns, from 1; {least}-{most} is none.")
+
 
 @dataclass
 class Construction:
-    """One run of the pipeline over ``examples`` into ``output``."""
+    """One run of the pipeline over ``examples`` into ``output``. ``unusable``: rows that are no example, by reason."""
 
     examples: Sequence[Example]
     output: Path
@@ -75,59 +93,65 @@ class Construction:
     judge: Judge
     plan: Plan = field(default_factory=Plan)
     grounding: ChatSettings | None = None
+    unusable: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._done: dict[tuple[str, int], Attempt] = {}
+        self.examples = self.examples[: self.plan.questions_limit]
+        self._done: dict[tuple[Asked, int], Attempt] = {}
+        self._failed: Counter[str] = Counter()
+        self._damaged = 0
         self._errors = 0
         self._finished = 0
 
     async def run(self) -> dict[str, Any]:
         """Make what is missing, choose, write; returns the report. Raises VragError when the services keep failing."""
+        journal = Journal(self.output / ATTEMPTS)
         try:
-            self.output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{self.output} cannot be made ({error.strerror}).") from error
-        path = self.output / ATTEMPTS
-        if path.exists():
-            self._done = {attempt.key: attempt for attempt in read_attempts(path) if attempt.status != "error"}
-        room = asyncio.Semaphore(self.plan.concurrency)
-        try:
-            _mend(path)
-            with path.open("a", encoding="utf-8") as file:
-                async with AsyncChatModel(self.settings) as decider, AsyncHttpRetriever(self.settings) as retriever:
-                    grounder = AsyncChatModel(self.grounding) if self.grounding is not None else None
-                    work = [
-                        self._question(example, room, file, decider, grounder, retriever) for example in self.examples
-                    ]
-                    tasks = [asyncio.ensure_future(one) for one in work]
-                    try:
-                        await asyncio.gather(*tasks)
-                    finally:
-                        for task in tasks:
-                            task.cancel()
-                        await asyncio.gather(*tasks, return_exceptions=True)
-                        if grounder is not None:
-                            await grounder.close()
+            self._read_done(journal.path)
+            await self._make(journal)
         finally:
-            report = self._choose() if self._done else {}
+            journal.close()
+            report = self._choose()
         return report
+
+    def _read_done(self, path: Path) -> None:
+        for attempt in read_attempts(path):
+            if isinstance(attempt, Dropped):
+                log.warning("%s", attempt)
+                self._damaged += 1
+            elif attempt.status != "error":
+                self._done[attempt.key] = attempt
+
+    async def _make(self, journal: Journal) -> None:
+        room = asyncio.Semaphore(self.plan.concurrency)
+        async with AsyncChatModel(self.settings) as decider, AsyncHttpRetriever(self.settings) as retriever:
+            grounder = AsyncChatModel(self.grounding) if self.grounding is not None else None
+            work = [self._question(example, room, journal, decider, grounder, retriever) for example in self.examples]
+            tasks = [asyncio.ensure_future(one) for one in work]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                if grounder is not None:
+                    await grounder.close()
 
     async def _question(
         self,
         example: Example,
         room: asyncio.Semaphore,
-        file: TextIO,
+        journal: Journal,
         decider: AsyncChatModel,
         grounder: AsyncChatModel | None,
         retriever: AsyncHttpRetriever,
     ) -> None:
         for number in range(self.plan.samples):
-            attempt = self._done.get((example.id, number))
+            attempt = self._done.get((_asked(example), number))
             if attempt is None:
                 async with room:
                     attempt = await self._attempt(example, number, decider, grounder, retriever)
-                file.write(attempt.model_dump_json() + "\n")
-                file.flush()
+                journal.add(attempt.model_dump_json())
                 self._note(attempt)
             if attempt.status != "dropped":
                 return
@@ -140,6 +164,7 @@ class Construction:
             self._done[attempt.key] = attempt
             self._errors = 0
             return
+        self._failed[attempt.reason] += 1
         self._errors += 1
         if self._errors >= ERRORS_IN_A_ROW:
             raise VragError(
@@ -227,19 +252,27 @@ class Construction:
             out["grounds"] = {name: public[name] for name in kept[:5]} | {"units": self.plan.units}
         return out
 
+    def _is_left(self, example: Example) -> bool:
+        """Whether a question has neither a right answer nor all of its attempts."""
+        attempts = [self._done.get((_asked(example), number)) for number in range(self.plan.samples)]
+        return None in attempts and not any(one is not None and one.status == "correct" for one in attempts)
+
     def _choose(self) -> dict[str, Any]:
-        wanted = {example.id for example in self.examples}
-        attempts = [attempt for attempt in self._done.values() if attempt.id in wanted]
+        wanted = set(map(_asked, self.examples))
+        attempts = [attempt for attempt in self._done.values() if attempt.asked in wanted]
         correct = sorted((one for one in attempts if one.status == "correct"), key=lambda one: one.key)
         plan = self.plan
         chosen = balanced(correct, lambda one: one.cell, plan.limit, plan.per_cell, plan.seed)
-        lines = "".join(attempt.model_dump_json() + "\n" for attempt in chosen)
-        _replace(self.output / DEMONSTRATIONS, lines)
+        write_whole(self.output / DEMONSTRATIONS, "".join(attempt.model_dump_json() + "\n" for attempt in chosen))
         report = {
             "questions": len(self.examples),
+            "unusable": dict(self.unusable),
             "attempts": len(attempts),
             "correct": len(correct),
             "dropped": dict(Counter(one.reason for one in attempts if one.status == "dropped")),
+            "failed": dict(self._failed),
+            "left": sum(map(self._is_left, self.examples)),
+            "damaged_attempts": self._damaged,
             "dropped_by_balance": len(correct) - len(chosen),
             "chosen": len(chosen),
             "cells": dict(
@@ -247,8 +280,12 @@ class Construction:
             ),
             "judge": self.judge.name,
         }
-        _replace(self.output / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+        write_whole(self.output / REPORT, json.dumps(report, indent=2, ensure_ascii=False) + "\n")
         return report
+
+
+def _asked(example: Example) -> Asked:
+    return example.id, example.question, example.answer
 
 
 def _cells(attempts: Sequence[Attempt]) -> list[tuple[int, bool]]:
@@ -272,22 +309,6 @@ def unfit_for_training(turns: Sequence[Turn], reason: str, steps: tuple[int, int
     if not steps[0] <= len(turns) <= steps[1]:
         return f"not {steps[0]} to {steps[1]} turns long"
     return ""
-
-
-def _mend(path: Path) -> None:
-    """Take away the half line that a killed run may have left at the end."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    if data and not data.endswith(b"\n"):
-        with path.open("r+b") as file:
-            file.truncate(data.rfind(b"\n") + 1)
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 # --- the command
@@ -338,7 +359,7 @@ def parser() -> argparse.ArgumentParser:
 def construction_of(args: argparse.Namespace, judge: Judge) -> Construction:
     """What the command line asks for. Raises ConfigError."""
     least, dash, most = args.steps.partition("-")
-    if not (least.isdigit() and (most.isdigit() or not dash)):
+    if not (least.isdecimal() and (most.isdecimal() or not dash)):
         raise ConfigError(f"--steps is written LEAST-MOST, such as 2-6, not {args.steps!r}.")
     settings = Settings(
         base_url=args.base_url,
@@ -359,6 +380,7 @@ def construction_of(args: argparse.Namespace, judge: Judge) -> Construction:
             temperature=0.0,
         )
     plan = Plan(
+        questions_limit=args.questions_limit,
         samples=args.samples,
         steps=(int(least), int(most or least)),
         limit=args.limit,
@@ -369,19 +391,25 @@ def construction_of(args: argparse.Namespace, judge: Judge) -> Construction:
         units=args.grounding_units,
         seed=args.seed,
     )
-    examples = []
-    seen: dict[str, str] = {}
-    for example in read_examples(args.questions, split=args.split or "", default_split="train"):
-        if isinstance(example, Dropped):
-            log.warning("%s", example)
-        elif example.id in seen:
-            log.warning("%s: dropped, id used before (%r, %s)", example.place, example.id, seen[example.id])
-        else:
-            seen[example.id] = example.place
-            examples.append(example)
+    examples, unusable = questions(args.questions, args.split or "")
     if not examples:
-        raise ConfigError(f"{args.questions} holds no question that can be used.")
-    return Construction(examples[: args.questions_limit], args.output, settings, judge, plan, grounding)
+        raise ConfigError(f"{args.questions} holds no question that can be used: {unusable or 'it is empty'}.")
+    return Construction(examples, args.output, settings, judge, plan, grounding, unusable)
+
+
+def questions(path: Path, split: str = "") -> tuple[list[Example], dict[str, int]]:
+    """The questions in a file, and how many of its rows are none, by reason. Raises ConfigError."""
+    examples: dict[str, Example] = {}
+    unusable: Counter[str] = Counter()
+    for row in read_examples(path, split=split, default_split="train"):
+        if isinstance(row, Example) and row.id in examples:
+            row = Dropped(row.place, "id used before", f"{row.id!r}, {examples[row.id].place}")
+        if isinstance(row, Example):
+            examples[row.id] = row
+            continue
+        log.warning("%s", row)
+        unusable[row.reason] += 1
+    return list(examples.values()), dict(unusable)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -401,4 +429,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if judge is not None:
             judge.close()
     sys.stdout.write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    if report["left"]:
+        sys.stderr.write(f"Questions left: {report['left']}. Run the same command again when the services work.\n")
+        return 1
     return 0

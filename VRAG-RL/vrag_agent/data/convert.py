@@ -20,7 +20,9 @@ from typing import Any
 
 from vrag.errors import ConfigError, VragError
 from vrag_agent.data import show_progress
-from vrag_agent.data.formats import FORMATS, Dropped, Example, read_examples
+from vrag_agent.data.files import write_whole
+from vrag_agent.data.formats import FORMATS, Example, is_split, read_examples
+from vrag_agent.data.rows import Dropped
 from vrag_agent.data.table import write_table
 
 log = logging.getLogger("vrag_agent.convert")
@@ -39,13 +41,14 @@ class Source:
     @classmethod
     def parse(cls, text: str) -> Source:
         """``[NAME=]PATH[@SPLIT]``, as the command line writes it. Raises ConfigError for a file that is not there."""
-        if Path(text).is_file():
-            return cls(Path(text))
-        name, _, rest = text.rpartition("=") if "=" in text else ("", "", text)
-        path, _, split = rest.partition("@") if not Path(rest).is_file() else (rest, "", "")
-        if not Path(path).is_file():
-            raise ConfigError(f"There is no file {path}. A source is written [NAME=]PATH[@SPLIT].")
-        return cls(Path(path), name, split)
+        # NAME ends at the first "=", SPLIT begins behind the last "@"; a path that exists as it is written is that path.
+        for name, rest in (("", text), text.partition("=")[::2]):
+            path, _, split = rest.rpartition("@")
+            if Path(rest).is_file():
+                return cls(Path(rest), name)
+            if is_split(split) and Path(path).is_file():
+                return cls(Path(path), name, split)
+        raise ConfigError(f"There is no file {rest or text}. A source is written [NAME=]PATH[@SPLIT].")
 
 
 @dataclass
@@ -107,7 +110,7 @@ def convert(
         path = output / f"{prefix}_{split}.parquet"
         write_table(path, examples, agent_name)
         report.files.append(path.name)
-    (output / REPORT).write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_whole(output / REPORT, json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
     return report
 
 

@@ -6,20 +6,21 @@ the expert saw a page: :mod:`vrag_agent.data.dialogue` plays the actions again a
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from vrag.errors import RecordError
 from vrag.events import Answered, CropRequested, Event, Note, SearchResults, Thought
 from vrag.geometry import Box
 from vrag.items import Item
+from vrag_agent.data.rows import Dropped, Unusable, read_lines
 
-log = logging.getLogger(__name__)
+#: What a damaged line is counted under.
+DAMAGED = "a damaged line"
+#: What an attempt answers: id, question and reference answer. By the id alone, another file's question would pass for it.
+Asked = tuple[str, str, str]
 
 
 class _Record(BaseModel):
@@ -71,8 +72,12 @@ class Attempt(_Record):
     seconds: float = 0.0
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.id, self.attempt
+    def asked(self) -> Asked:
+        return self.id, self.question, self.reference
+
+    @property
+    def key(self) -> tuple[Asked, int]:
+        return self.asked, self.attempt
 
     @property
     def cell(self) -> tuple[int, bool]:
@@ -105,21 +110,13 @@ def turns_of(events: Sequence[Event], relocated: dict[int, Box]) -> tuple[Turn, 
     return tuple(Turn(step=step, **turn) for step, turn in sorted(fields.items()))
 
 
-def read_attempts(path: Path) -> Iterator[Attempt]:
-    """The attempts in a file, in order. A last line that a killed run cut off is left out; any other damage is a
-    RecordError that names the line."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise RecordError(f"The attempts {path} cannot be read ({error.strerror}).") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+def read_attempts(path: Path) -> Iterator[Attempt | Dropped]:
+    """The attempts in a file, in order; a damaged line is Dropped. Raises ConfigError for a file that cannot be read."""
+    for place, row in read_lines(path):
+        if isinstance(row, Unusable):
+            yield Dropped(place, DAMAGED, str(row))
             continue
         try:
-            yield Attempt.model_validate(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            if number == len(lines):
-                log.warning("%s, line %d is incomplete and left out", path, number)
-                return
-            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
-            raise RecordError(f"{path}, line {number}: not an attempt of the construction ({said}).") from None
+            yield Attempt.model_validate(row)
+        except ValidationError as error:
+            yield Dropped(place, DAMAGED, error.errors()[0]["msg"])

@@ -38,6 +38,8 @@ from vrag.pages import View, region_on_page
 from vrag.vrag_episode import VragEpisode, VragOptions, VragPrompts
 from vrag_agent.data import show_progress
 from vrag_agent.data.demonstration import Attempt, Turn, read_attempts
+from vrag_agent.data.files import write_once, write_whole
+from vrag_agent.data.rows import Dropped
 
 log = logging.getLogger("vrag_agent.dialogue")
 
@@ -228,38 +230,37 @@ class Conversion:
         dropped: Counter[str] = Counter()
         lengths: list[int] = []
         name = f"sft_{self.form}"
-        try:
-            (self.output / "images").mkdir(parents=True, exist_ok=True)
-            for attempt in read_attempts(self.demonstrations):
-                try:
-                    dialogue = self._dialogue(attempt)
-                    row = sft_row(dialogue, self._pictures(dialogue), self.form)
-                except Unfit as error:
-                    log.warning("%s #%d: dropped, %s", attempt.id, attempt.attempt, error)
-                    dropped[error.reason] += 1
-                    continue
-                rows.append(row | {"id": attempt.id})
-                lengths.append(dialogue.tokens)
-            if not rows:
-                raise ConfigError(f"{self.demonstrations} gives no dialogue: {dict(dropped) or 'it is empty'}.")
-            text = json.dumps(rows, ensure_ascii=False, indent=1)
-            (self.output / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-            if self.form == "llamafactory":
-                info = json.dumps(dataset_info("vrag_sft", f"{name}.json"), indent=2)
-                (self.output / "dataset_info.json").write_text(info + "\n", encoding="utf-8")
-            report = {
-                "dialogues": len(rows),
-                "dropped": dict(dropped),
-                "images": sum(len(row["images"]) for row in rows),
-                "longest_tokens_estimate": max(lengths),
-                "min_pixels": self.options.min_pixels,
-                "max_pixels": self.options.max_pixels,
-                "crop_padding": self.options.crop_padding,
-                "file": f"{name}.json",
-            }
-            (self.output / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{self.output} cannot be written to ({error.strerror}).") from error
+        for attempt in read_attempts(self.demonstrations):
+            if isinstance(attempt, Dropped):
+                log.warning("%s", attempt)
+                dropped[attempt.reason] += 1
+                continue
+            try:
+                dialogue = self._dialogue(attempt)
+                row = sft_row(dialogue, self._pictures(dialogue), self.form)
+            except Unfit as error:
+                log.warning("%s #%d: dropped, %s", attempt.id, attempt.attempt, error)
+                dropped[error.reason] += 1
+                continue
+            rows.append(row | {"id": attempt.id})
+            lengths.append(dialogue.tokens)
+        if not rows:
+            raise ConfigError(f"{self.demonstrations} gives no dialogue: {dict(dropped) or 'it is empty'}.")
+        write_whole(self.output / f"{name}.json", json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+        if self.form == "llamafactory":
+            info = json.dumps(dataset_info("vrag_sft", f"{name}.json"), indent=2)
+            write_whole(self.output / "dataset_info.json", info + "\n")
+        report = {
+            "dialogues": len(rows),
+            "dropped": dict(dropped),
+            "images": sum(len(row["images"]) for row in rows),
+            "longest_tokens_estimate": max(lengths),
+            "min_pixels": self.options.min_pixels,
+            "max_pixels": self.options.max_pixels,
+            "crop_padding": self.options.crop_padding,
+            "file": f"{name}.json",
+        }
+        write_whole(self.output / REPORT, json.dumps(report, indent=2) + "\n")
         return report
 
     def _dialogue(self, attempt: Attempt) -> Dialogue:
@@ -275,8 +276,7 @@ class Conversion:
         for view in dialogue.views:
             data = view.jpeg()
             path = Path("images") / f"{hashlib.sha256(data).hexdigest()[:32]}.jpg"
-            if not (self.output / path).exists():
-                (self.output / path).write_bytes(data)
+            write_once(self.output / path, data)
             paths.append(str(path))
         return paths
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
-import tempfile
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -26,12 +24,12 @@ from vrag import prompts
 from vrag.actions import Crop, clean, parse_tags
 from vrag.chat import AsyncChat, Piece
 from vrag.episode import Frame, Generate, Generation
-from vrag.errors import ConfigError
-from vrag.geometry import Box
+from vrag.geometry import Box, Size, to_displayed, to_page, whole
 from vrag.items import Hit
 from vrag.messages import message
 from vrag.pages import View, region_on_page
 from vrag.retriever import AsyncRetriever
+from vrag_agent.data.files import write_once
 
 log = logging.getLogger(__name__)
 
@@ -66,12 +64,12 @@ class Experts:
 
     async def _ground(self, grounder: AsyncChat, thought: str, guess: Box, view: View) -> Box | None:
         """The grounding model's region, in the pixels of the picture; None where it names none that can be used."""
-        width, height = view.size if self._units == "pixels" else (1000, 1000)
-        scale_x, scale_y = width / view.size[0], height / view.size[1]
+        width, height = size = view.size if self._units == "pixels" else (1000, 1000)
+        shown = whole(view.size)
         text = prompts.fill(
             prompts.load("ground"),
             thought=clean(thought, 2_000) or "(none was given)",
-            box=_written(Box(guess.x1 * scale_x, guess.y1 * scale_y, guess.x2 * scale_x, guess.y2 * scale_y)),
+            box=_written(to_displayed(_inside(guess, view.size), size, shown)),
             width=width,
             height=height,
         )
@@ -79,8 +77,7 @@ class Experts:
         _, action = parse_tags(reply.text)
         if not isinstance(action, Crop):
             return None
-        found = action.box
-        box = Box(found.x1 / scale_x, found.y1 / scale_y, found.x2 / scale_x, found.y2 / scale_y)
+        box = to_page(_inside(action.box, size), size, shown)
         return None if isinstance(region_on_page(box, view), str) else box
 
 
@@ -90,6 +87,12 @@ async def _whole(chat: AsyncChat, request: Generate) -> Generation:
             if isinstance(part, Generation):
                 return part
     raise AssertionError("a chat model's stream ends with a Generation")
+
+
+def _inside(box: Box, size: Size) -> Box:
+    """The part inside a picture, corners in order. Models write any number; only after this can it be reckoned with."""
+    xs, ys = sorted((box.x1, box.x2)), sorted((box.y1, box.y2))
+    return Box(xs[0], ys[0], xs[1], ys[1]).clamped(whole(size))
 
 
 def _written(box: Box) -> str:
@@ -130,16 +133,8 @@ def keep(folder: Path, name: str, data: bytes) -> str:
     Raises ConfigError when the disk is full or the folder cannot be written to.
     """
     digest = hashlib.sha256(data).hexdigest()[:16]
-    file = Path("pages") / f"{_UNSAFE.sub('_', name)[:80]}-{digest}.img"
-    path = folder / file
-    if path.exists():
-        return str(file)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}).") from error
+    # By bytes: the names of other scripts' documents have up to four of them a character.
+    readable = _UNSAFE.sub("_", name).encode()[:80].decode("utf-8", "ignore")
+    file = Path("pages") / f"{readable}-{digest}.img"
+    write_once(folder / file, data)
     return str(file)

@@ -6,13 +6,13 @@
     mmlongdoc   {"doc_id", "question", "answer", "evidence_pages": "[5, 7]", "evidence_sources": "['Chart']", "doc_type"}
     plain       {"question" or "query", "answer" or "reference_answer", "file_name", "reference_page"}, and what else there is
 
-A row that cannot be used is a :class:`Dropped` that names the line and the reason; it never stops or shifts the others.
+A row that cannot be used is a Dropped that names the line and the reason; it never stops or shifts the others.
 """
 
 from __future__ import annotations
 
 import ast
-import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +20,12 @@ from typing import Any
 
 from vrag.actions import clean
 from vrag.errors import ConfigError
+from vrag.messages import well_formed
 from vrag.rewards import relevant_ids
+from vrag_agent.data.rows import Dropped, Row, Unusable, read_rows
 
-Row = dict[str, Any]
+_SPLIT = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SPLIT_FORM = "letters, digits, _ and -, at most 40 of them"
 
 
 @dataclass(frozen=True)
@@ -45,26 +48,6 @@ class Example:
     source: Row = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Dropped:
-    """A row that is left out: where it stands, the reason it is counted under, and what is particular to it."""
-
-    place: str
-    reason: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.place}: dropped, {self.reason}" + (f" ({self.detail})" if self.detail else "")
-
-
-class _Unusable(Exception):
-    """Why a row cannot be used: the reason, and what is particular to it."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.detail = reason, detail
-
-
 def read_examples(
     path: Path, data_source: str = "", split: str = "", form: str = "auto", default_split: str = ""
 ) -> Iterator[Example | Dropped]:
@@ -72,44 +55,51 @@ def read_examples(
 
     ``data_source`` is by default the file's form or, for ``plain``, its stem. The split is the row's own ``split``, else
     ``split``, else what the file's name says (``train``, ``dev``, ``validation``, ``test``), else ``default_split``.
-    Raises ConfigError for a file that cannot be read, for an unknown form, and where no split is known.
+    Raises ConfigError for a file that cannot be read, for an unknown form, and where not one row has a split.
     """
-    if form not in ("auto", *_READERS):
+    if form not in FORMATS:
         raise ConfigError(f"There is no format {form!r}; there are {', '.join(_READERS)}, and auto.")
+    if split and not is_split(split):
+        raise ConfigError(f"{split!r} cannot be a split: it is written with {_SPLIT_FORM}.")
     named = split or _split_of(path.stem) or default_split
-    for place, row in _rows(path):
-        where = f"{path.name}, {place}"
-        if isinstance(row, _Unusable):
-            yield Dropped(where, row.reason, row.detail)
+    rows = list(read_rows(path))
+    if not named and rows and not any(isinstance(row, dict) and row.get("split") for _, row in rows):
+        raise ConfigError(f"{path}: neither a row nor the file's name says which split it is; name it.")
+    stem = well_formed(path.stem)
+    for place, row in rows:
+        if isinstance(row, Unusable):
+            yield row.at(place)
             continue
         try:
-            yield _example(row, where, form, data_source, named, path)
-        except _Unusable as error:
-            yield Dropped(where, error.reason, error.detail)
+            yield _example(row, place, form, data_source, named, stem)
+        except Unusable as error:
+            yield error.at(place)
+        except RecursionError:
+            yield Dropped(place, "nested too deeply")
 
 
-def _example(row: Any, where: str, form: str, data_source: str, split: str, path: Path) -> Example:
-    if not isinstance(row, dict):
-        raise _Unusable("not an object")
+def is_split(text: str) -> bool:
+    """Whether ``text`` can be the name of a split. It becomes a part of a file's name, and rows are not to be trusted."""
+    return _SPLIT.fullmatch(text) is not None
+
+
+def _example(row: Row, place: str, form: str, data_source: str, split: str, stem: str) -> Example:
     form = _form_of(row) if form == "auto" else form
     fields = _READERS[form](row)
     question = clean(_text(fields.question))
     if not question:
-        raise _Unusable("no question")
-    answer = clean(_text(fields.answer))
+        raise Unusable("no question")
+    answer = clean(_answer(fields.answer))
     if not answer:
-        raise _Unusable("no reference answer")
+        raise Unusable("no reference answer")
     pages = _pages(fields.pages)
-    split = str(row.get("split") or "").strip() or split
-    if not split:
-        raise ConfigError(f"{where}: neither the row nor the file's name says which split it is; name it.")
-    file_name = _text(fields.file_name)
-    if not data_source:
-        data_source = {"slidevqa": f"slidevqa_{split}", "plain": path.stem}.get(form, form)
-    reason, content = _types(data_source, fields)
+    split = _split(row.get("split"), split)
+    file_name = _file_name(fields.file_name)
+    data_source = data_source or {"slidevqa": f"slidevqa_{split}", "plain": stem}.get(form, form)
+    reason, content = _types(form, data_source, fields)
     ids = set(relevant_ids(file_name, pages)) | _evidence_ids(row)
     return Example(
-        id=_text(fields.id) or f"{path.stem}-{where.rsplit(' ', 1)[-1]}",
+        id=_text(fields.id) or f"{stem}-{place.rsplit(' ', 1)[-1]}",
         question=question,
         answer=answer,
         file_name=file_name,
@@ -119,67 +109,9 @@ def _example(row: Any, where: str, form: str, data_source: str, split: str, path
         reason_type=reason,
         split=split,
         data_source=data_source,
-        place=where,
+        place=place,
         source=row,
     )
-
-
-# --- files
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
-    """(place, row), or (place, what is wrong) for a line that is no JSON."""
-    if path.suffix.lower() == ".parquet":
-        yield from _parquet_rows(path)
-        return
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as text: {error}.") from None
-    if path.suffix.lower() == ".jsonl":
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                try:
-                    yield f"line {number}", json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    yield f"line {number}", _Unusable("not JSON", str(error))
-        return
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON ({error}). One object a line belongs into a .jsonl file.") from None
-    rows = whole.get("examples") if isinstance(whole, dict) else whole
-    if not isinstance(rows, list):
-        raise ConfigError(f'{path}: expected {{"examples": [...]}} or a list of questions.')
-    for number, row in enumerate(rows, 1):
-        yield f"example {number}", row
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        # Datasets of slides carry all their pictures in every row.
-        names = [field.name for field in file.schema_arrow if not _holds_bytes(field.type)]
-        number = 0
-        for batch in file.iter_batches(columns=names):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"row {number}", row
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ConfigError(f"{path} cannot be read as Parquet: {error}.") from None
-
-
-def _holds_bytes(kind: Any) -> bool:
-    import pyarrow.types as types
-
-    if types.is_struct(kind):
-        return any(_holds_bytes(field.type) for field in kind)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _holds_bytes(kind.value_type)
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 # --- forms
@@ -198,18 +130,28 @@ class _Fields:
     reason: Any = None
 
 
+#: What a plain row may call its question, its file and its pages.
+_QUESTION = ("question", "query")
+_FILE = ("file_name", "document", "doc_id")
+_PAGES = ("reference_page", "reference_pages", "evidence_pages", "pages", "page")
+
+
 def _form_of(row: Row) -> str:
-    if isinstance(row.get("meta_info"), dict) or "reference_answer" in row:
+    if isinstance(row.get("meta_info"), dict):
         return "vidoseek"
     if "deck_name" in row:
         return "slidevqa"
-    return "mmlongdoc" if "doc_id" in row and "evidence_pages" in row else "plain"
+    if "doc_id" in row and "evidence_pages" in row:
+        return "mmlongdoc"
+    # ViDoSeek keeps file and pages in meta_info; without it, only a row that has them nowhere else is of its form.
+    plain = {"question", *_FILE, *_PAGES} & row.keys()
+    return "vidoseek" if "reference_answer" in row and not plain else "plain"
 
 
 def _vidoseek(row: Row) -> _Fields:
     meta = row.get("meta_info") or {}
     if not isinstance(meta, dict):
-        raise _Unusable("meta_info is not an object")
+        raise Unusable("meta_info is not an object")
     return _Fields(
         row.get("uid"),
         row.get("query"),
@@ -251,10 +193,10 @@ def _plain(row: Row) -> _Fields:
 
     return _Fields(
         first("id", "uid", "qid", "qa_id", "question_id"),
-        first("question", "query"),
+        first(*_QUESTION),
         first("answer", "reference_answer", "ground_truth", "golden_answers", "answers"),
-        first("file_name", "document", "doc_id"),
-        first("reference_page", "reference_pages", "evidence_pages", "pages", "page"),
+        first(*_FILE),
+        first(*_PAGES),
         first("content_type", "source_type"),
         first("reason_type", "query_type", "reasoning_type"),
     )
@@ -279,7 +221,34 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, list | tuple):
         return "; ".join(filter(None, map(_text, value)))
-    return str(value).strip()
+    return well_formed(str(value)).strip()
+
+
+def _answer(value: Any) -> str:
+    """An answer as text. A truth value is one, as written in Python: whether it stands for "yes" nobody knows."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return _text([str(one) if isinstance(one, bool) else one for one in values])
+
+
+def _file_name(value: Any) -> str:
+    """The one file that the pages are of. Which pages are of which file, a list of files does not say."""
+    if isinstance(value, list | tuple):
+        if len(value) > 1:
+            raise Unusable("several files", 'name one; others go into "evidence": [{"file_name": ..., "pages": [...]}]')
+        value = value[0] if value else None
+    return _text(value)
+
+
+def _split(value: Any, named: str) -> str:
+    """The row's own split, else ``named``."""
+    own = value.strip() if isinstance(value, str) else value
+    if own is None or own == "":
+        own = named
+    if own == "":
+        raise Unusable("no split", "other rows of the file have one")
+    if not isinstance(own, str) or not is_split(own):
+        raise Unusable("not a split", f"{own!r:.60}; it is written with {_SPLIT_FORM}")
+    return own
 
 
 def _list(value: Any) -> list[Any]:
@@ -288,23 +257,24 @@ def _list(value: Any) -> list[Any]:
         try:
             value = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise _Unusable("not a list", repr(value[:60])) from None
+            raise Unusable("not a list", repr(value[:60])) from None
     if value is None or value == "":
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _pages(value: Any) -> tuple[int, ...]:
-    pages = []
-    for page in _list(value):
-        try:
-            number = int(page)
-        except (ValueError, TypeError, OverflowError):
-            number = 0
-        if isinstance(page, bool) or number < 1 or number != float(page):
-            raise _Unusable("not a page number, which count from 1", f"{page!r:.40}")
-        pages.append(number)
-    return tuple(dict.fromkeys(pages))
+    return tuple(dict.fromkeys(map(_page, _list(value))))
+
+
+def _page(value: Any) -> int:
+    try:
+        number = int(value)
+        if not isinstance(value, bool) and number == float(value) and 0 < number < 2**31:
+            return number
+    except (ValueError, TypeError, OverflowError):
+        pass
+    raise Unusable("not a page number, which count from 1", f"{value!r:.40}")
 
 
 def _evidence_ids(row: Row) -> set[str]:
@@ -317,15 +287,15 @@ def _evidence_ids(row: Row) -> set[str]:
     return ids
 
 
-def _types(data_source: str, fields: _Fields) -> tuple[str, str]:
+def _types(form: str, data_source: str, fields: _Fields) -> tuple[str, str]:
     """(reason type, content type) as the published tables have them."""
     reason, content = _text(fields.reason), _text(fields.content)
-    if data_source.startswith("slidevqa"):
+    if form == "slidevqa" or data_source.startswith("slidevqa"):
         # The refined release puts both into one: "Multi-Hop_Non-Span".
         for text in (reason, content):
             reason = next((hop for hop in ("Multi-Hop", "Single-Hop") if hop.lower() in text.lower()), reason)
             content = next((s for s in ("Non-Span", "Multi-Span", "Single-Span") if s.lower() in text.lower()), content)
-    elif data_source == "mmlongdoc":
+    elif "mmlongdoc" in (form, data_source):
         content = "####".join(map(_text, _list(fields.content)))
     return reason, content
 

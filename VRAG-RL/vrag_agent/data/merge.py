@@ -18,6 +18,7 @@ from pathlib import Path
 
 from vrag.errors import ConfigError, VragError
 
+_STEP = re.compile(r"global_step_([0-9]+)")
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
@@ -25,9 +26,9 @@ def actor_folder(checkpoint: Path) -> Path:
     """The folder with the shards: ``checkpoint`` itself, its ``actor``, or that of its newest step. Raises ConfigError."""
     if not checkpoint.is_dir():
         raise ConfigError(f"There is no checkpoint {checkpoint}.")
-    steps = sorted(checkpoint.glob("global_step_*"), key=lambda path: int(path.name.rpartition("_")[2] or 0))
-    newest = steps[-1:] if steps else []
-    for folder in (checkpoint, checkpoint / "actor", *(step / "actor" for step in newest)):
+    steps = {int(found[1]): path for path in checkpoint.iterdir() if (found := _STEP.fullmatch(path.name))}
+    newest = [steps[max(steps)] / "actor"] if steps else []
+    for folder in (checkpoint, checkpoint / "actor", *newest):
         if folder.is_dir() and any(_SHARD.fullmatch(path.name) for path in folder.iterdir()):
             return folder
     raise ConfigError(
@@ -60,6 +61,8 @@ def merge(checkpoint: Path, output: Path) -> Path:
     """Merge and check; returns ``output``. Raises ConfigError."""
     actor = actor_folder(checkpoint)
     size = check_shards(actor)
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"{output} is a file; the model becomes a folder, so choose another name.")
     if output.exists() and any(output.iterdir()):
         raise ConfigError(f"{output} is not empty; choose another folder.")
     command = [sys.executable, "-c", _MERGE, str(actor), str(output)]

@@ -4,7 +4,7 @@ Trained are the model's own turns, each with its closing token; prompts, observa
 tower and its projector are frozen unless ``--train-vision`` is given. The defaults are VRAG-RL's: 3 epochs, 32 dialogues a
 step, learning rate 1e-5 with a cosine and a warm-up of a tenth, 16,384 tokens.
 
-    OUT/checkpoint-N/      to go on from with --resume
+    OUT/checkpoint-N/      to go on from with --resume; one that a killed run left half written is passed over
     OUT/final/             the model in the Hugging Face layout, with its processor; LoRA is merged into it
     OUT/adapter/           with LoRA: the adapter alone
     OUT/sft_report.json    dialogues, what was left out and why, losses, trained parameters
@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +25,7 @@ from typing import Any
 
 from vrag.errors import ConfigError, VragError
 from vrag_agent.data import show_progress
+from vrag_agent.data.files import write_whole
 from vrag_agent.data.sft_rows import IGNORE, Encoded, encode_all, load_picture, read_dialogues
 
 log = logging.getLogger("vrag_agent.sft")
@@ -30,6 +33,10 @@ log = logging.getLogger("vrag_agent.sft")
 REPORT = "sft_report.json"
 #: The linear layers of the language model; those of the vision tower carry other names or prefixes.
 LORA_TARGETS = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
+
+_CHECKPOINT = re.compile(r"checkpoint-([0-9]+)")
+#: A whole model, an adapter, and what FSDP and DeepSpeed write (files, or folders of shards).
+_WEIGHTS = re.compile(r"(model|adapter_model|pytorch_model|global_step).*")
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,14 @@ class SftOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "learning_rate", "batch", "accumulate", "cutoff"):
-            if not getattr(self, name) > 0:
+        for name in ("epochs", "learning_rate", "batch", "accumulate", "cutoff", "log_steps"):
+            if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} has to be above 0, not {getattr(self, name)}.")
+        for name in ("lora_rank", "lora_alpha", "save_steps"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} has to be 0 or more, not {getattr(self, name)}.")
+        if not 0 <= self.warmup < 1:
+            raise ConfigError(f"The share of the steps for warm-up has to lie in [0, 1), not {self.warmup}.")
         if not 0 <= self.validation < 1:
             raise ConfigError(f"The share for validation has to lie in [0, 1), not {self.validation}.")
 
@@ -99,7 +111,10 @@ def train(model_path: str, data: Path, output: Path, options: SftOptions, resume
     )
     trainable = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     log.info("%d dialogues, %s trained parameters", len(rows) - held, f"{trainable:,}")
-    result = trainer.train(resume_from_checkpoint=resume or None)
+    newest = newest_checkpoint(output) if resume else None
+    if resume:
+        log.info("%s", f"going on from {newest}" if newest else f"nothing to resume from in {output}: starting anew")
+    result = trainer.train(resume_from_checkpoint=str(newest) if newest else None)
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     validation = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     _save(trainer, template.processor, output, bool(options.lora_rank))
@@ -117,8 +132,22 @@ def train(model_path: str, data: Path, output: Path, options: SftOptions, resume
         "validation_losses": validation,
     }
     if trainer.is_world_process_zero():
-        (output / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write_whole(output / REPORT, json.dumps(report, indent=2) + "\n")
     return report
+
+
+def newest_checkpoint(output: Path) -> Path | None:
+    """The newest whole ``checkpoint-N`` of a run. A killed run can leave the last one without what is written last."""
+    steps = {int(found[1]): path for path in output.glob("checkpoint-*") if (found := _CHECKPOINT.fullmatch(path.name))}
+    return next((steps[step] for step in sorted(steps, reverse=True) if _is_whole(steps[step])), None)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return any(_WEIGHTS.fullmatch(path.name) for path in checkpoint.iterdir())
 
 
 def freeze_vision(model: Any) -> int:

@@ -7,7 +7,6 @@ token what reinforcement learning continues. Nothing is ever cut: a dialogue tha
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from vrag.geometry import whole
 from vrag.items import Item
 from vrag.messages import Message, message
 from vrag.pages import View, decode_rgb
+from vrag_agent.data.rows import Row, Unusable, read_rows
 from vrag_agent.template import ChatTemplate
 
 log = logging.getLogger("vrag_agent.sft")
@@ -40,62 +40,57 @@ class Encoded:
     pictures: list[str]
 
 
-class _Unusable(Exception):
-    """Why a row cannot be trained on."""
-
-
-def read_dialogues(path: Path) -> list[dict[str, Any]]:
-    """The rows of ``sft_*.json`` (a list) or ``.jsonl``. Raises ConfigError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        rows = (
-            [json.loads(line) for line in text.splitlines() if line.strip()]
-            if path.suffix == ".jsonl"
-            else json.loads(text)
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The dialogues {path} cannot be read: {error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON ({error}).") from None
-    if not isinstance(rows, list) or not rows:
+def read_dialogues(path: Path) -> list[Row | Unusable]:
+    """The rows of ``sft_*.json`` (a list) or ``.jsonl``, or why one is none. Raises ConfigError."""
+    rows = [row for _, row in read_rows(path)]
+    if not rows:
         raise ConfigError(f"{path} holds no list of dialogues; make it with scripts/cot_convert_sft.py.")
     return rows
 
 
 def encode_all(
-    template: ChatTemplate, rows: Sequence[dict[str, Any]], folder: Path, cutoff: int
+    template: ChatTemplate, rows: Sequence[Row | Unusable], folder: Path, cutoff: int
 ) -> tuple[list[Encoded], dict[str, int]]:
     """All dialogues that can be trained on, and how many were left out for which reason. Raises ConfigError for none."""
     kept: list[Encoded] = []
     dropped: Counter[str] = Counter()
     for number, row in enumerate(rows, 1):
-        try:
-            encoded = encode(template, row, folder)
-            if len(encoded.ids) > cutoff:
-                raise _Unusable(f"longer than {cutoff} tokens")
-        except (_Unusable, ConfigError, MediaError) as error:
-            log.warning("dialogue %d is left out: %s", number, error)
-            dropped[str(error) if isinstance(error, _Unusable) else type(error).__name__] += 1
-            continue
-        kept.append(encoded)
+        encoded = row if isinstance(row, Unusable) else _encoded(template, row, folder, cutoff)
+        if isinstance(encoded, Unusable):
+            log.warning("dialogue %d is left out: %s", number, encoded)
+            dropped[encoded.reason] += 1
+        else:
+            kept.append(encoded)
     if not kept:
         raise ConfigError(f"Not one of {len(rows)} dialogues can be trained on: {dict(dropped)}.")
     return kept, dict(dropped)
 
 
-def encode(template: ChatTemplate, row: dict[str, Any], folder: Path) -> Encoded:
+def _encoded(template: ChatTemplate, row: Row, folder: Path, cutoff: int) -> Encoded | Unusable:
+    try:
+        encoded = encode(template, row, folder)
+    except Unusable as error:
+        return error
+    except MediaError as error:
+        return Unusable("a picture cannot be read", str(error))
+    except ConfigError as error:
+        return Unusable(str(error))
+    return encoded if len(encoded.ids) <= cutoff else Unusable(f"longer than {cutoff} tokens")
+
+
+def encode(template: ChatTemplate, row: Row, folder: Path) -> Encoded:
     """One dialogue, in either format; ``folder`` is what its pictures' paths are relative to."""
     turns, pictures = _messages(row, folder)
     roles = [turn.role for turn in turns]
     start = 1 if roles[:1] == ["system"] else 0
     if len(roles) == start or roles[start:] != ["user", "assistant"] * ((len(roles) - start) // 2):
-        raise _Unusable("its turns are not user, assistant, user, assistant, ...")
+        raise Unusable("its turns are not user, assistant, user, assistant, ...")
     ids = template.prompt(turns[: start + 1]).ids
     labels = [IGNORE] * len(ids)
     for index in range(start + 1, len(turns), 2):
         said = template.encode_turn(turns[index].text)
         if any(one in template.forbidden for one in said):
-            raise _Unusable("a turn of the model holds a picture's token")
+            raise Unusable("a turn of the model holds a picture's token")
         ids, labels = ids + said, labels + said
         if index + 1 < len(turns):
             seen = template.observation(turns[index + 1 : index + 2]).ids[1:]  # the turn's own end is there already
@@ -111,16 +106,16 @@ def load_picture(path: str) -> Image.Image:
         raise MediaError(f"The picture {path} cannot be read ({error.strerror}).") from None
 
 
-def _messages(row: dict[str, Any], folder: Path) -> tuple[list[Message], list[Path]]:
+def _messages(row: Row, folder: Path) -> tuple[list[Message], list[Path]]:
     names = row.get("images") or []
     if not isinstance(row.get("messages"), list) or not isinstance(names, list):
-        raise _Unusable("it is no dialogue")
+        raise Unusable("it is no dialogue")
     pictures = [path if path.is_absolute() else folder / path for path in map(Path, map(str, names))]
     waiting = iter(pictures)
     out: list[Message] = []
     for turn in row["messages"]:
         if not isinstance(turn, dict) or turn.get("role") not in ("system", "user", "assistant"):
-            raise _Unusable("it is no dialogue")
+            raise Unusable("it is no dialogue")
         parts: list[str | View] = []
         for part in _parts(turn.get("content")):
             if part is not None:
@@ -128,11 +123,11 @@ def _messages(row: dict[str, Any], folder: Path) -> tuple[list[Message], list[Pa
                 continue
             path = next(waiting, None)
             if path is None:
-                raise _Unusable("it has more places for pictures than pictures")
+                raise Unusable("it has more places for pictures than pictures")
             parts.append(_view(path))
         out.append(message(turn["role"], *parts))
     if next(waiting, None) is not None:
-        raise _Unusable("it has more pictures than places for them")
+        raise Unusable("it has more pictures than places for them")
     return out, pictures
 
 
@@ -145,12 +140,12 @@ def _parts(content: Any) -> list[str | None]:
             out += [text] if text else []
         return out or [""]
     if not isinstance(content, list):
-        raise _Unusable("it is no dialogue")
+        raise Unusable("it is no dialogue")
     parts: list[str | None] = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind not in ("text", "image"):
-            raise _Unusable("it is no dialogue")
+            raise Unusable("it is no dialogue")
         parts.append(str(part.get("text") or "") if kind == "text" else None)
     return parts
 
@@ -159,7 +154,7 @@ def _view(path: Path) -> View:
     """The file as the template takes pictures: already of the size that training shows."""
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise MediaError(f"The picture {path} cannot be read ({error.strerror}).") from None
+    except (OSError, ValueError) as error:  # a path with a null character is a ValueError
+        raise MediaError(f"The picture {path} cannot be read ({error}).") from None
     size = decode_rgb(data, path.name).size
     return View(Item(id=path.stem, kind="image", document=path.name), whole(size), size, data)

@@ -8,14 +8,14 @@ row of the dataset as it was, as JSON, so that no field is lost whatever a datas
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vrag.errors import ConfigError
+from vrag_agent.data.files import write_whole
 from vrag_agent.data.formats import Example
 
 if TYPE_CHECKING:
@@ -107,18 +107,9 @@ def write_table(path: Path, examples: Iterable[Example], agent_name: str) -> int
 
     rows = [row_of(example, index, agent_name) for index, example in enumerate(examples)]
     table = pa.Table.from_pylist(rows, schema=schema())
-    temporary = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        pq.write_table(table, temporary)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise ConfigError(f"{path} cannot be written ({error.strerror}).") from error
+    data = io.BytesIO()
+    pq.write_table(table, data)
+    write_whole(path, data.getvalue())
     return len(rows)
 
 
