@@ -31,8 +31,9 @@ settings=(
   vrag.ggpo.aggregation=segment-mean
   # Length-normalised ratio of a segment: the paper's baseline is GSPO. "token" is GRPO's.
   vrag.ggpo.ratio=sequence
-  # Groups of equal rewards have no gradient; leaving them out saves their forward passes.
-  vrag.skip_silent_groups=true
+  # Groups of equal rewards stay, as in the paper. Leaving them out saves their forward passes, but it changes what the batch is:
+  # the denominators count only the groups that are left, and their KL is not taken.
+  vrag.skip_silent_groups=false
 
   # --- data
   # VRAG-RL's 32 questions; 8 trajectories each, so that a group has right and wrong ones.
