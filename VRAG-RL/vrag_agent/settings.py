@@ -167,6 +167,7 @@ def read(section: Mapping[str, Any] | None) -> TrainSettings:
         wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise ConfigError("The training configuration is wrong: " + "; ".join(wrong) + ".") from error
     settings.make_episode()
+    settings.reward_function()
     return settings
 
 
