@@ -16,6 +16,7 @@ import argparse
 import functools
 import logging
 import random
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ COLUMNS = ("data_source", "prompt", "reward_model", "extra_info")
 AGENTS = ("vrag", "vimrag")
 #: Reference pages that are looked up in the index, and the share of them that may be missing.
 SAMPLE, MAY_BE_MISSING = 16, 0.25
+#: In the path of a table: verl's loader takes these for a pattern of files, or for a file within an archive.
+PATTERN = re.compile(r"[*?]|\[.*\]|::")
 #: What a whole checkpoint has: one of the files of each line.
 CHECKPOINT = {
     "config.json": ("config.json",),
@@ -134,6 +137,10 @@ def data_problems(path: Path, pages: bool, agents: Collection[str] = AGENTS) -> 
         else:
             tasks.append(task)
     found = []
+    if sign := PATTERN.search(str(path.absolute())):
+        found.append(
+            f"{path.absolute()}: verl does not find a table with {sign[0]} in its path; put it into a folder without."
+        )
     if wrong:
         found.append(f"{path}: {len(wrong)} of {len(rows)} rows cannot be rewarded; {wrong[0]}")
     # Without the column verl takes its default agent loop.

@@ -129,6 +129,15 @@ def test_fewer_rows_than_a_batch(tmp_path: Path) -> None:
         assert problems(plan(data, url, batch=3)) == []
 
 
+@pytest.mark.parametrize("name", ["a[1]", "what?", "a::b"])
+def test_a_path_that_the_trainer_takes_for_a_pattern(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    _, (found,) = data_problems(table(tmp_path / name), True)
+    assert "put it into a folder without" in found
+    (tmp_path / "it's (1), run=é#").mkdir()
+    assert data_problems(table(tmp_path / "it's (1), run=é#"), True)[1] == []
+
+
 def test_rows_without_an_answer_are_named(tmp_path: Path) -> None:
     rows = pq.read_table(table(tmp_path)).to_pylist()
     rows[1]["reward_model"]["ground_truth"] = ""
