@@ -3,6 +3,9 @@
 #
 #   JUDGE_URL=http://judge:8002/v1 JUDGE_MODEL=... ./train_ggpo_qwen3_vl_8b.sh [--dry-run] [key=value ...]
 #
+# Needs what train_grpo_qwen2_5_vl_7b.sh needs, by the same variables: SEARCH_URL (else VRAG_SEARCH_URL), JUDGE_URL and JUDGE_MODEL
+# (else VRAG_JUDGE_BASE_URL and VRAG_JUDGE_MODEL), TRAIN, VAL, MODEL; ../scripts/lib/launcher.sh has all of them.
+#
 # VimRAG does not give the learning rate, group size, clip range, KL coefficient, batch sizes or number of steps. What stands
 # here for them is VRAG-RL's, and GSPO's clip range, for the ratio is GSPO's; each line says which. The masks, the denominator,
 # the binary reward and the constants of the memory are the paper's.
@@ -12,15 +15,10 @@
 # = 74 KB a token, so about 530,000 tokens.
 set -euo pipefail
 cd "$(dirname "$0")"
-GPUS=${GPUS:-8} NODES=${NODES:-1} NAME=${NAME:-ggpo_qwen3_vl_8b}
+NAME=${NAME:-ggpo_qwen3_vl_8b} MODEL=${MODEL:-Qwen/Qwen3-VL-8B-Instruct} GPUS=${GPUS:-8}
+. ../scripts/lib/launcher.sh
 
 settings=(
-  # --- services
-  "vrag.search.search_url=${SEARCH_URL:-http://127.0.0.1:8001/search}"
-  "vrag.judge.settings.base_url=${JUDGE_URL:-http://127.0.0.1:8002/v1}"
-  "vrag.judge.settings.model=${JUDGE_MODEL:-null}"
-  "vrag.judge.settings.cache=${OUT:-runs/$NAME}/judge_cache"
-
   # --- the episode: graph, energy and budget as published (vrag/vimrag_options.py); here only the number of turns
   vrag.episode.kind=vimrag
   +vrag.episode.options.max_steps=20
@@ -33,12 +31,11 @@ settings=(
   vrag.ggpo.aggregation=segment-mean
   # Length-normalised ratio of a segment: the paper's baseline is GSPO. "token" is GRPO's.
   vrag.ggpo.ratio=sequence
-  # Groups of equal rewards have no gradient; leaving them out saves their forward passes.
-  vrag.skip_silent_groups=true
+  # Groups of equal rewards stay, as in the paper. Leaving them out saves their forward passes, but it changes what the batch is:
+  # the denominators count only the groups that are left, and their KL is not taken.
+  vrag.skip_silent_groups=false
 
   # --- data
-  "data.train_files=${TRAIN:-data/train.parquet}"
-  "data.val_files=${VAL:-data/val.parquet}"
   # VRAG-RL's 32 questions; 8 trajectories each, so that a group has right and wrong ones.
   data.train_batch_size=32
   actor_rollout_ref.rollout.n=8
@@ -48,7 +45,6 @@ settings=(
   data.max_response_length=8192
 
   # --- the model
-  "actor_rollout_ref.model.path=${MODEL:-Qwen/Qwen3-VL-8B-Instruct}"
   actor_rollout_ref.model.enable_gradient_checkpointing=true
   actor_rollout_ref.model.use_remove_padding=true
   actor_rollout_ref.model.use_fused_kernels=true
@@ -89,13 +85,8 @@ settings=(
   actor_rollout_ref.rollout.val_kwargs.do_sample=false
 
   # --- the run
-  "trainer.n_gpus_per_node=$GPUS"
-  "trainer.nnodes=$NODES"
   trainer.total_epochs=1
   trainer.save_freq=25
   trainer.test_freq=25
-  "trainer.experiment_name=$NAME"
-  "trainer.default_local_dir=${OUT:-runs/$NAME}"
-  "vrag.records.folder=${OUT:-runs/$NAME}/records"
 )
-exec "${PYTHON:-python3}" -m vrag_agent.train --config-name ggpo "${settings[@]}" "$@"
+exec "${PYTHON:-python3}" -m vrag_agent.train --config-name ggpo "${surroundings[@]}" "${settings[@]}" "$@"

@@ -3,9 +3,10 @@
 #
 #   JUDGE_URL=http://judge:8002/v1 JUDGE_MODEL=qwen2.5-7b-instruct ./train_grpo_qwen2_5_vl_7b.sh [--dry-run] [key=value ...]
 #
-# Needs a search service (SEARCH_URL), a judge at an OpenAI-compatible endpoint (JUDGE_URL, JUDGE_MODEL; a key in
-# VRAG_JUDGE_API_KEY), the converted data (TRAIN, VAL) and a checkpoint after SFT (MODEL). All are looked at before the start.
-# What is given on the command line wins over what stands here. More machines: NODES, and see README.md for the Ray commands.
+# Needs a search service (SEARCH_URL, else VRAG_SEARCH_URL), a judge at an OpenAI-compatible endpoint (JUDGE_URL, JUDGE_MODEL,
+# else VRAG_JUDGE_BASE_URL, VRAG_JUDGE_MODEL; a key in VRAG_JUDGE_API_KEY), the converted data (TRAIN, VAL) and a checkpoint
+# after SFT (MODEL). All are looked at before the start. ../scripts/lib/launcher.sh has all variables and their defaults; what is
+# given on the command line wins over them and over what stands here. More machines: NODES, and see README.md for the Ray commands.
 #
 # Memory per GPU of 80 GB, computed and not measured: 8.3e9 parameters in fp32 with gradients and two Adam moments are
 # 8.3e9 * 16 B / 8 = 16.6 GB, offloaded to the CPU while vLLM has the GPU. vLLM: 0.6 * 80 = 48 GB, of which the weights take
@@ -14,15 +15,10 @@
 # the fused kernel never holds them at once.
 set -euo pipefail
 cd "$(dirname "$0")"
-GPUS=${GPUS:-8} NODES=${NODES:-1}
+NAME=${NAME:-grpo_qwen2_5_vl_7b} MODEL=${MODEL:-Qwen/Qwen2.5-VL-7B-Instruct} GPUS=${GPUS:-8}
+. ../scripts/lib/launcher.sh
 
 settings=(
-  # --- services
-  "vrag.search.search_url=${SEARCH_URL:-http://127.0.0.1:8001/search}"
-  "vrag.judge.settings.base_url=${JUDGE_URL:-http://127.0.0.1:8002/v1}"
-  "vrag.judge.settings.model=${JUDGE_MODEL:-null}"
-  "vrag.judge.settings.cache=${OUT:-runs/grpo_qwen2_5_vl_7b}/judge_cache"
-
   # --- the episode: at most 10 turns; each search shows the best page not shown yet (published)
   vrag.episode.kind=vrag
   +vrag.episode.options.max_steps=10
@@ -32,8 +28,6 @@ settings=(
   vrag.reward.preset=published
 
   # --- data
-  "data.train_files=${TRAIN:-data/train.parquet}"
-  "data.val_files=${VAL:-data/val.parquet}"
   # Questions per step, each rolled out 5 times: 160 trajectories.
   data.train_batch_size=32
   actor_rollout_ref.rollout.n=5
@@ -44,7 +38,6 @@ settings=(
   data.max_response_length=16384
 
   # --- the model: all of it is trained; the published script freezes nothing in RL
-  "actor_rollout_ref.model.path=${MODEL:-Qwen/Qwen2.5-VL-7B-Instruct}"
   actor_rollout_ref.model.enable_gradient_checkpointing=true
   actor_rollout_ref.model.use_remove_padding=true
   actor_rollout_ref.model.use_fused_kernels=true
@@ -91,13 +84,8 @@ settings=(
   actor_rollout_ref.rollout.val_kwargs.do_sample=false
 
   # --- the run
-  "trainer.n_gpus_per_node=$GPUS"
-  "trainer.nnodes=$NODES"
   trainer.total_epochs=1
   trainer.save_freq=25
   trainer.test_freq=25
-  trainer.experiment_name=grpo_qwen2_5_vl_7b
-  "trainer.default_local_dir=${OUT:-runs/grpo_qwen2_5_vl_7b}"
-  "vrag.records.folder=${OUT:-runs/grpo_qwen2_5_vl_7b}/records"
 )
-exec "${PYTHON:-python3}" -m vrag_agent.train --config-name grpo "${settings[@]}" "$@"
+exec "${PYTHON:-python3}" -m vrag_agent.train --config-name grpo "${surroundings[@]}" "${settings[@]}" "$@"

@@ -17,13 +17,13 @@
 #             would be 7,168 * 151,936 * 2 B = 2.2 GB, and as much again in fp32       0.5 GB
 #             together                                                          about 11 GB
 #
-# There is no reference model: without the adapters the policy is its own.
+# There is no reference model: without the adapters the policy is its own. The variables are those of
+# train_grpo_qwen2_5_vl_7b.sh (../scripts/lib/launcher.sh), but for GPUS: it is 1.
 set -euo pipefail
 cd "$(dirname "$0")"
-NAME=${NAME:-lora_24gb}
+export NAME=${NAME:-lora_24gb} MODEL=${MODEL:-Qwen/Qwen2.5-VL-3B-Instruct} GPUS=1
 
 settings=(
-  "actor_rollout_ref.model.path=${MODEL:-Qwen/Qwen2.5-VL-3B-Instruct}"
   actor_rollout_ref.model.lora_rank=32
   actor_rollout_ref.model.lora_alpha=64
   # Adapters on the language model; the vision tower stays as it is.
@@ -51,5 +51,4 @@ settings=(
   data.train_batch_size=8
   actor_rollout_ref.actor.ppo_mini_batch_size=8
 )
-export GPUS=1 OUT=${OUT:-runs/$NAME}
-exec ./train_grpo_qwen2_5_vl_7b.sh "${settings[@]}" "trainer.experiment_name=$NAME" "$@"
+exec ./train_grpo_qwen2_5_vl_7b.sh "${settings[@]}" "$@"

@@ -15,10 +15,11 @@
 #             log-probabilities by chunks (fused kernel)                              1.0 GB
 #             together                                                          about 29 GB
 #
-# There is no reference model: without the adapters the policy is its own.
+# There is no reference model: without the adapters the policy is its own. The variables are those of
+# train_grpo_qwen2_5_vl_7b.sh (../scripts/lib/launcher.sh), but for GPUS: it is 1.
 set -euo pipefail
 cd "$(dirname "$0")"
-NAME=${NAME:-lora_80gb}
+export NAME=${NAME:-lora_80gb} GPUS=1
 
 settings=(
   actor_rollout_ref.model.lora_rank=64
@@ -34,5 +35,4 @@ settings=(
   data.train_batch_size=16
   actor_rollout_ref.actor.ppo_mini_batch_size=16
 )
-export GPUS=1 OUT=${OUT:-runs/$NAME}
-exec ./train_grpo_qwen2_5_vl_7b.sh "${settings[@]}" "trainer.experiment_name=$NAME" "$@"
+exec ./train_grpo_qwen2_5_vl_7b.sh "${settings[@]}" "$@"

@@ -1,10 +1,11 @@
 """What has to be there before a training starts: ``python -m vrag_agent.preflight --train train.parquet ...``.
 
     the data        the columns that trainer and rewards read, a question and an answer in every row, reference pages
-                    where the reward scores the retrieval (or GGPO looks for valuable nodes)
+                    where the reward scores the retrieval (or GGPO looks for valuable nodes), enough rows for a batch
     the retriever   it answers, finds something, and has the reference pages of a sample of the data
     the judge       it gives a verdict on a trivial question
-    the model       the folder is a whole checkpoint; the sizes of batches and groups fit each other
+    the model       the folder is a whole checkpoint
+    the settings    the sizes of batches, groups and machines fit each other; nothing is set that GGPO would not use
 
 Every problem is one line that says what is missing and what to do. What only may be wrong is logged and does not stop.
 """
@@ -12,10 +13,12 @@ Every problem is one line that says what is missing and what to do. What only ma
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import random
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,24 +37,47 @@ if TYPE_CHECKING:
 log = logging.getLogger("vrag_agent.preflight")
 
 COLUMNS = ("data_source", "prompt", "reward_model", "extra_info")
+#: The agent loops of verl_plugin/agent_loops.yaml, by the names that rows may call them.
+AGENTS = ("vrag", "vimrag")
 #: Reference pages that are looked up in the index, and the share of them that may be missing.
 SAMPLE, MAY_BE_MISSING = 16, 0.25
+#: In the path of a table: verl's loader takes these for a pattern of files, or for a file within an archive.
+PATTERN = re.compile(r"[*?]|\[.*\]|::")
+#: What a whole checkpoint has: one of the files of each line.
+CHECKPOINT = {
+    "config.json": ("config.json",),
+    "processor": ("preprocessor_config.json", "processor_config.json"),
+    "tokenizer": ("tokenizer.json", "vocab.json", "tokenizer.model"),
+    "weights": ("model*.safetensors", "pytorch_model*.bin"),
+}
+#: What GGPO's own loss does not use: the setting, its values that change nothing, and what to do.
+GGPO_IGNORES: dict[str, tuple[tuple[Any, ...], str]] = {
+    "actor_rollout_ref.actor.entropy_coeff": ((0,), "set 0"),
+    "actor_rollout_ref.actor.kl_loss_type": (("low_var_kl", "k3"), "set low_var_kl"),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (("vanilla",), "set vrag.ggpo.ratio"),
+    "actor_rollout_ref.actor.loss_agg_mode": (("token-mean",), "set vrag.ggpo.aggregation"),
+    "algorithm.rollout_correction.rollout_is": ((None,), "set null"),
+}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a training is going to use. ``judge`` opens the judge; ``pages`` tells whether reference pages are needed."""
+    """What a training is going to use. ``judge`` opens the judge; ``pages`` tells whether reference pages are needed;
+    ``batch`` is the number of questions of a step; ``agents`` are the names that rows may call their agent loop."""
 
     train: Sequence[Path]
     validation: Sequence[Path]
     search: SearchSettings
     judge: Callable[[], ModelJudge | RuleJudge]
     pages: bool = True
+    batch: int = 1
+    agents: Collection[str] = AGENTS
 
 
 def check(config: Any, settings: TrainSettings) -> list[str]:
     """The problems of a training by its configuration (verl's, with the section ``vrag``); empty: it can start."""
-    data = config["data"]
+    wrong = config_problems(config, settings)
+    data, batch = config["data"], config["data"]["train_batch_size"]
     needed = settings.reward.function is None and settings.weights().retrieval > 0
     plan = Plan(
         _paths(data.get("train_files")),
@@ -59,15 +85,26 @@ def check(config: Any, settings: TrainSettings) -> list[str]:
         settings.search_settings(),
         settings.open_judge,
         needed or settings.ggpo.enable,
+        batch if isinstance(batch, int) else 1,
+        _agents(config),
     )
-    return [*problems(plan), *model_problems(str(config.actor_rollout_ref.model.path)), *size_problems(config)]
+    return [*problems(plan), *model_problems(str(config.actor_rollout_ref.model.path)), *wrong]
+
+
+def config_problems(config: Any, settings: TrainSettings) -> list[str]:
+    """What is wrong with a configuration by itself, whatever services, data and model there are."""
+    return [*size_problems(config), *(ggpo_problems(config) if settings.ggpo.enable else ())]
 
 
 def problems(plan: Plan) -> list[str]:
     """One line for everything that is missing."""
     found: list[str] = []
-    train = _tasks(plan.train, "training", plan.pages, found)
-    validation = _tasks(plan.validation, "validation", False, found)
+    train = _tasks(plan.train, "training", plan.pages, plan.agents, found)
+    validation = _tasks(plan.validation, "validation", False, plan.agents, found)
+    if 0 < len(train) < plan.batch:
+        found.append(
+            f"data.train_files has {len(train)} rows, fewer than data.train_batch_size ({plan.batch}): lower it or add data."
+        )
     common = {task.question for task in train} & {task.question for task in validation}
     if common:
         log.warning("%d questions of the validation stand in the training data too", len(common))
@@ -76,7 +113,7 @@ def problems(plan: Plan) -> list[str]:
     return found
 
 
-def data_problems(path: Path, pages: bool) -> tuple[list[Task], list[str]]:
+def data_problems(path: Path, pages: bool, agents: Collection[str] = AGENTS) -> tuple[list[Task], list[str]]:
     """The rows of a table as rewards read them, and what is wrong with the table."""
     if not path.is_file():
         return [], [f"The data {path} is not there; make it with scripts/hf_dataset_convert.py."]
@@ -100,8 +137,19 @@ def data_problems(path: Path, pages: bool) -> tuple[list[Task], list[str]]:
         else:
             tasks.append(task)
     found = []
+    if sign := PATTERN.search(str(path.absolute())):
+        found.append(
+            f"{path.absolute()}: verl does not find a table with {sign[0]} in its path; put it into a folder without."
+        )
     if wrong:
         found.append(f"{path}: {len(wrong)} of {len(rows)} rows cannot be rewarded; {wrong[0]}")
+    # Without the column verl takes its default agent loop.
+    unknown = [row["agent_name"] for row in rows if "agent_name" in row and row["agent_name"] not in agents]
+    if unknown:
+        found.append(
+            f"{path}: {len(unknown)} of {len(rows)} rows name an agent loop that does not exist, {unknown[0]!r}; convert the "
+            f"data again with --agent-name {' or '.join(agents)}."
+        )
     without = sum(not task.relevant for task in tasks)
     if pages and tasks and without == len(tasks):
         found.append(
@@ -164,10 +212,14 @@ def model_problems(name: str) -> list[str]:
     """Whether a folder holds a whole checkpoint; a name on the hub is left to the trainer."""
     path = Path(name).expanduser()
     if not path.is_dir():
-        local = path.is_absolute() or name.startswith(".")
-        return [f"actor_rollout_ref.model.path: there is no folder {path}."] if local else []
-    files = {"config.json": ("config.json",), "processor": ("preprocessor_config.json", "processor_config.json")}
-    missing = [what for what, names in files.items() if not any((path / one).is_file() for one in names)]
+        # A name on the hub is owner/model. A path of that form begins with a folder that is there.
+        hub = name.count("/") == 1 and not path.is_absolute() and not Path(path.parts[0]).is_dir()
+        if hub or "://" in name:
+            return []
+        return [
+            f"actor_rollout_ref.model.path: there is no folder {path}; give one, or a name on the hub (owner/model)."
+        ]
+    missing = [what for what, files in CHECKPOINT.items() if not any(any(path.glob(file)) for file in files)]
     return (
         [f"actor_rollout_ref.model.path: {path} has no {' and no '.join(missing)}; it is no whole checkpoint."]
         if missing
@@ -176,16 +228,62 @@ def model_problems(name: str) -> list[str]:
 
 
 def size_problems(config: Any) -> list[str]:
-    """Whether the sizes of batches and groups fit each other."""
-    found = []
-    train, mini = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    """Whether the sizes of batches, groups and machines fit each other."""
+    actor = "actor_rollout_ref.actor"
+    names = ("data.train_batch_size", f"{actor}.ppo_mini_batch_size", "actor_rollout_ref.rollout.n")
+    names += ("trainer.n_gpus_per_node", "trainer.nnodes")
+    sizes = {name: _at(config, name) for name in names}
+    found = [
+        f"{name} has to be a whole number above 0, not {size!r}."
+        for name, size in sizes.items()
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1
+    ]
+    if found:
+        return found
+    train, mini, group, gpus, nodes = sizes.values()
     if train % mini:
         found.append(f"data.train_batch_size ({train}) has to be a multiple of actor.ppo_mini_batch_size ({mini}).")
-    if config.actor_rollout_ref.rollout.n < 2:
+    most = config.data.get("train_max_samples", -1)
+    if 0 < most < train:
+        found.append(f"data.train_max_samples ({most}) has to be at least data.train_batch_size ({train}).")
+    if group < 2:
         found.append(
             "actor_rollout_ref.rollout.n has to be at least 2: advantages compare the answers to one question."
         )
+    if train * group % (gpus * nodes) and not _at(config, f"{actor}.use_dynamic_bsz"):
+        found.append(
+            f"The {train} * {group} trajectories of a step (data.train_batch_size, rollout.n) cannot be shared out equally to "
+            f"{gpus} GPUs on each of {nodes} machines: change trainer.n_gpus_per_node (GPUS), trainer.nnodes (NODES) or the batch."
+        )
     return found
+
+
+def ggpo_problems(config: Any) -> list[str]:
+    """Settings of verl's loss that would be ignored without a word, for GGPO has its own."""
+    return [
+        f"GGPO has its own loss: {name}={_at(config, name)} is not used; {instead} instead."
+        for name, (without_effect, instead) in GGPO_IGNORES.items()
+        if _at(config, name) not in without_effect
+    ]
+
+
+def _at(config: Any, name: str) -> Any:
+    """A setting by its name with dots."""
+    return functools.reduce(lambda section, key: section[key], name.split("."), config)
+
+
+def _agents(config: Any) -> Collection[str]:
+    """The names in the file of agent loops. Raises ConfigError."""
+    from omegaconf import OmegaConf
+
+    path = _at(config, "actor_rollout_ref.rollout.agent.agent_loop_config_path")
+    try:
+        return [str(one["name"]) for one in OmegaConf.load(path)]
+    except Exception as error:  # what is not there, what is no YAML, and what is another one
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.agent.agent_loop_config_path: {path} is no list of agent loops ({error}); leave the "
+            "setting out for those of this project."
+        ) from error
 
 
 def _known(retriever: HttpRetriever, item_id: str) -> bool:
@@ -202,12 +300,12 @@ def _sample(ids: Iterable[frozenset[str]]) -> list[str]:
     return sorted(random.Random(0).sample(everything, min(SAMPLE, len(everything))))
 
 
-def _tasks(paths: Sequence[Path], what: str, pages: bool, found: list[str]) -> list[Task]:
+def _tasks(paths: Sequence[Path], what: str, pages: bool, agents: Collection[str], found: list[str]) -> list[Task]:
     if not paths:
         found.append(f"No {what} data is set (data.{'train' if what == 'training' else 'val'}_files).")
     tasks: list[Task] = []
     for path in paths:
-        some, wrong = data_problems(path, pages)
+        some, wrong = data_problems(path, pages, agents)
         tasks += some
         found += wrong
     return tasks

@@ -97,7 +97,10 @@ class TrainSettings(_Section):
         default=0.2, ge=0, le=1, description="share of a step's trajectories without a reward that ends the run"
     )
     skip_silent_groups: bool = Field(
-        default=False, description="leave out groups whose rewards are all equal before anything is computed on them"
+        default=False,
+        description="leave out groups whose rewards are all equal before anything is computed on them: it saves their "
+        "forward passes, but it changes what the batch is (the denominators count only the groups that are left, and "
+        "the KL of those left out is not taken), so the papers' objectives keep them",
     )
     seed: int | None = Field(
         default=None, description="draw reproducibly: each request by its question, step, session and turn"
@@ -164,6 +167,7 @@ def read(section: Mapping[str, Any] | None) -> TrainSettings:
         wrong = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise ConfigError("The training configuration is wrong: " + "; ".join(wrong) + ".") from error
     settings.make_episode()
+    settings.reward_function()
     return settings
 
 

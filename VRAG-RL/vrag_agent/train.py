@@ -16,15 +16,27 @@ import sys
 from pathlib import Path
 
 import hydra
-from omegaconf import DictConfig, OmegaConf, open_dict
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from vrag.errors import VragError
+from vrag.errors import ConfigError, VragError
+from vrag_agent import preflight
 from vrag_agent import settings as training
 from vrag_agent.causes import first_cause
 
 log = logging.getLogger("vrag_agent.train")
 
 _OURS = {"--dry-run", "--no-preflight"}
+#: Where files are. A "~" that no shell has replaced, in quotes say, is a folder of that name to verl.
+_PATHS = (
+    "data.train_files",
+    "data.val_files",
+    "actor_rollout_ref.model.path",
+    "trainer.default_local_dir",
+    "vrag.records.folder",
+    "vrag.episode.prompts",
+    "vrag.judge.settings.cache",
+)
 
 
 def main() -> None:
@@ -37,7 +49,11 @@ def main() -> None:
     def composed(config: DictConfig) -> None:
         sys.exit(_run(config, flags))
 
-    composed()
+    try:
+        composed()
+    except KeyboardInterrupt:  # while the configuration is put together, for which verl is imported
+        sys.stderr.write("Interrupted before the run was started.\n")
+        sys.exit(130)
 
 
 def _options_first(arguments: list[str]) -> list[str]:
@@ -54,30 +70,39 @@ def _options_first(arguments: list[str]) -> list[str]:
 
 def _run(config: DictConfig, flags: set[str]) -> int:
     try:
-        settings = training.read(OmegaConf.to_container(config.vrag, resolve=True))  # type: ignore[arg-type]
         complete(config)
+        settings = training.read(OmegaConf.to_container(config.vrag, resolve=True))  # type: ignore[arg-type]
+        look = settings.preflight and not flags & _OURS
+        problems = (preflight.check if look else preflight.config_problems)(config, settings)
+        if problems:
+            sys.stderr.write("The run was not started:\n" + "".join(f"- {problem}\n" for problem in problems))
+            return 2
         if "--dry-run" in flags:
             sys.stdout.write(OmegaConf.to_yaml(config, resolve=True))
             return 0
-        if settings.preflight and "--no-preflight" not in flags:
-            from vrag_agent import preflight
-
-            problems = preflight.check(config, settings)
-            if problems:
-                sys.stderr.write("The run was not started:\n" + "".join(f"- {problem}\n" for problem in problems))
-                return 2
+        return _train(config)
     except VragError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    return _train(config)
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            f"Interrupted. What was saved stays in {config.trainer.default_local_dir}; the same command goes on from there.\n"
+        )
+        return 130
 
 
 def complete(config: DictConfig) -> None:
-    """Fill in what follows from the rest: paths of this package, the device's environment."""
+    """Fill in what follows from the rest: paths of this package, the user's home."""
     agent = config.actor_rollout_ref.rollout.agent
     with open_dict(config):
         if agent.agent_loop_config_path is None:
             agent.agent_loop_config_path = str(Path(__file__).parent / "verl_plugin" / "agent_loops.yaml")
+    for name in _PATHS:
+        value = OmegaConf.select(config, name)
+        if isinstance(value, str):
+            OmegaConf.update(config, name, os.path.expanduser(value))
+        elif isinstance(value, ListConfig):
+            OmegaConf.update(config, name, [os.path.expanduser(str(one)) for one in value])
 
 
 def _train(config: DictConfig) -> int:
@@ -99,14 +124,15 @@ def _train(config: DictConfig) -> int:
     assert_loaded()
     if config.trainer.device == "cpu":
         cpu_platform.install()  # Hydra has imported verl to find its configuration, before the device was known
-    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    try:
+        validate_config(
+            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
+        )
+    except (AssertionError, TypeError, ValueError, HydraException) as error:
+        # Hydra says of an error in verl's classes mainly which arguments they were given.
+        raise ConfigError(f"verl refuses the configuration: {error.__cause__ or error}") from error
     try:
         run_ppo(config, task_runner_class=EpisodeTaskRunner)
-    except KeyboardInterrupt:
-        sys.stderr.write(
-            f"Interrupted. What was saved stays in {config.trainer.default_local_dir}; the same command goes on from there.\n"
-        )
-        return 130
     except ray.exceptions.RayTaskError as error:
         log.error("%s", error)
         sys.stderr.write(f"The run failed: {first_cause(error)}\n")

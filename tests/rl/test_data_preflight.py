@@ -18,7 +18,7 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 
-def table(folder: Path, count: int = 3, split: str = "train", pages: bool = True) -> Path:
+def table(folder: Path, count: int = 3, split: str = "train", pages: bool = True, agent: str = "vrag") -> Path:
     path = folder / f"{split}.jsonl"
     rows = [
         {"id": f"{split}{n}", "question": f"What of {split} {n}?", "answer": "42", "file_name": "solar.pdf"}
@@ -26,7 +26,7 @@ def table(folder: Path, count: int = 3, split: str = "train", pages: bool = True
         for n in range(count)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    convert([Source(path)], folder / "out")
+    convert([Source(path)], folder / "out", agent_name=agent)
     return folder / "out" / f"overall_{split}.parquet"
 
 
@@ -114,6 +114,30 @@ def test_data_without_what_the_reward_reads(tmp_path: Path) -> None:
     assert data_problems(path, False)[1] == []
 
 
+def test_rows_of_an_unknown_agent_are_named(tmp_path: Path) -> None:
+    _, (found,) = data_problems(table(tmp_path, agent="foo"), True)
+    assert "3 of 3 rows name an agent loop that does not exist, 'foo'" in found
+    assert "--agent-name vrag or vimrag" in found
+    assert data_problems(table(tmp_path, agent="vimrag"), True)[1] == []
+
+
+def test_fewer_rows_than_a_batch(tmp_path: Path) -> None:
+    data = table(tmp_path)
+    with serve(retriever().app) as url:
+        (found,) = problems(plan(data, url, batch=32))
+        assert found == "data.train_files has 3 rows, fewer than data.train_batch_size (32): lower it or add data."
+        assert problems(plan(data, url, batch=3)) == []
+
+
+@pytest.mark.parametrize("name", ["a[1]", "what?", "a::b"])
+def test_a_path_that_the_trainer_takes_for_a_pattern(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    _, (found,) = data_problems(table(tmp_path / name), True)
+    assert "put it into a folder without" in found
+    (tmp_path / "it's (1), run=é#").mkdir()
+    assert data_problems(table(tmp_path / "it's (1), run=é#"), True)[1] == []
+
+
 def test_rows_without_an_answer_are_named(tmp_path: Path) -> None:
     rows = pq.read_table(table(tmp_path)).to_pylist()
     rows[1]["reward_model"]["ground_truth"] = ""
@@ -124,15 +148,27 @@ def test_rows_without_an_answer_are_named(tmp_path: Path) -> None:
     assert "row 2" in found
 
 
-def test_a_checkpoint_that_is_not_whole(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert model_problems("Qwen/Qwen2.5-VL-7B-Instruct") == []
+    assert model_problems("hdfs://cluster/models/qwen") == []
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("runs/sft/final", "runs/sft", "sft", "~/no-such-folder"):
+        (found,) = model_problems(name)
+        assert "there is no folder" in found
     (found,) = model_problems(str(tmp_path / "nothing"))
     assert "there is no folder" in found
     (found,) = model_problems(str(tmp_path))
-    assert "no config.json and no processor" in found
-    for name in ("config.json", "preprocessor_config.json"):
+    assert "no config.json and no processor and no tokenizer and no weights" in found
+    for name in ("config.json", "preprocessor_config.json", "training_args.bin"):
         (tmp_path / name).write_text("{}")
-    assert model_problems(str(tmp_path)) == []
+    (found,) = model_problems(str(tmp_path))
+    assert "has no tokenizer and no weights; it is no whole checkpoint" in found
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name in ("model-00001-of-00002.safetensors", "pytorch_model.bin"):
+        (tmp_path / name).write_text("")
+        assert model_problems(str(tmp_path)) == []
+        (tmp_path / name).unlink()
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

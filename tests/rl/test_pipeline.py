@@ -63,7 +63,8 @@ def test_a_folder_takes_runs_of_one_kind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("task", [TinyTask(crop=True), TinyTask("vimrag", "qwen3_vl")])
 def test_the_settings_of_the_pipeline_compose(task: TinyTask, tmp_path: Path) -> None:
-    settings = verl_settings(tmp_path, task, "http://127.0.0.1:8001/search", "verl_ggpo", 20, 3, True)
+    run = tmp_path / "it's (1), 训练=[x]#"
+    settings = verl_settings(run, task, "http://127.0.0.1:8001/search", "verl_ggpo", 20, 3, True)
     done = subprocess.run(
         [sys.executable, "-m", "vrag_agent.train", "--config-name", "ggpo", "--dry-run", *settings],
         env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'VRAG-RL'}"},
@@ -76,4 +77,6 @@ def test_the_settings_of_the_pipeline_compose(task: TinyTask, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr[-2000:]
     config = OmegaConf.create(done.stdout)
     assert (config.vrag.seed, config.trainer.total_training_steps, config.trainer.device) == (3, 20, "cpu")
+    assert config.actor_rollout_ref.model.path == str(run / "sft")
+    assert list(config.actor_rollout_ref.actor.optim.betas) == [0.9, 0.99]
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind

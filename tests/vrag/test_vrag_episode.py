@@ -422,6 +422,8 @@ def test_prompts_can_be_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"vrag\.txt has to hold \{question\}"):
         VragPrompts.load(tmp_path)
     (tmp_path / "vrag.txt").write_bytes(b"\xff\xfe{question}")
+    with pytest.raises(ConfigError, match="There is no folder of prompts"):
+        VragPrompts.load(tmp_path / "prompst")
     with pytest.raises(ConfigError, match="UTF-8"):
         VragPrompts.load(tmp_path)
 

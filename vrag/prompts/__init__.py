@@ -17,6 +17,8 @@ _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 def load(name: str, folder: Path | None = None) -> str:
     """The text of ``{name}.txt``: from ``folder`` if it has one, else from this package. Raises ConfigError."""
+    if folder is not None and not Path(folder).is_dir():
+        raise ConfigError(f"There is no folder of prompts {folder}; leave it out for the built-in ones.")
     file = Path(folder) / f"{name}.txt" if folder is not None else None
     if file is None or not file.is_file():
         return resources.files(__package__).joinpath(f"{name}.txt").read_text("utf-8").strip()

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.types import Quote, QuotedString
+
 from vrag.errors import ConfigError, VragError
 from vrag_agent.metrics_log import read_metrics
 from vrag_agent.tiny.task import PROMPTS, TinyTask
@@ -85,7 +87,7 @@ def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
     name = "verl_ggpo" if options.ggpo else "verl_grpo"
     claim(run, {"agent": task.agent, "family": task.family, "corners": task.corners, "seed": options.seed})
     _step(seconds, "prepare", run / "val.json", [*tiny, "prepare", str(run), *common, "--seed", str(options.seed)])
-    _step(seconds, "convert", run / "data" / "tiny_val.parquet", _conversion(run))
+    _step(seconds, "convert", run / "data" / "tiny_val.parquet", _conversion(run), run)
     with serve(World(run / "world", task.corners)) as url:
         sft = [*tiny, "sft", str(run), *common, "--search-url", url, "--seed", str(options.seed)]
         sft += ["--demonstrations", str(options.demonstrations)]
@@ -154,7 +156,7 @@ def verl_settings(run: Path, task: TinyTask, url: str, name: str, steps: int, se
         "actor_rollout_ref.actor.optim.lr": task.lr,
         "actor_rollout_ref.actor.optim.lr_warmup_steps": 5,
         "actor_rollout_ref.actor.optim.weight_decay": 0.0,
-        "actor_rollout_ref.actor.optim.betas": "[0.9,0.99]",
+        "actor_rollout_ref.actor.optim.betas": [0.9, 0.99],
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 32,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 32,
         "actor_rollout_ref.rollout.n": 8,
@@ -170,29 +172,33 @@ def verl_settings(run: Path, task: TinyTask, url: str, name: str, steps: int, se
         "trainer.default_local_dir": run / name,
         "trainer.experiment_name": name,
     }
-    listed = [f"{key}={value}" for key, value in settings.items()]
     return [
         "+backend=cpu",
-        *listed,
-        *(f"+vrag.episode.options.{key}={_plain(value)}" for key, value in episode.items()),
+        *(f"{key}={_written(value)}" for key, value in settings.items()),
+        *(f"+vrag.episode.options.{key}={_written(value)}" for key, value in episode.items()),
     ]
 
 
-def _plain(value: Any) -> str:
-    """A value as Hydra reads it."""
+def _written(value: Any) -> str:
+    """A value as Hydra reads it. Texts and paths are quoted: in its grammar most characters of a path mean something."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{inner}" for key, inner in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_written(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, str | Path):
+        return QuotedString(str(value), Quote.single).with_quotes()
     return str(value)
 
 
 def _conversion(run: Path) -> list[str]:
-    parts = [f"{run / part}.json@{part}" for part in ("train", "val")]
+    # Seen from the folder: "=" and "@" in its own path would be read as parts of a source.
+    parts = [f"{part}.json@{part}" for part in ("train", "val")]
     script = SCRIPTS / "hf_dataset_convert.py"
     return [sys.executable, str(script), *parts, "--output", str(run / "data"), "--prefix", "tiny", "--require-pages"]
 
 
-def _step(seconds: dict[str, float], name: str, result: Path | None, command: Sequence[str]) -> None:
-    """Run a command unless its result is there. Raises ConfigError when it fails."""
+def _step(
+    seconds: dict[str, float], name: str, result: Path | None, command: Sequence[str], folder: Path | None = None
+) -> None:
+    """Run a command, in ``folder`` if one is given, unless its result is there. Raises ConfigError when it fails."""
     if result is not None and result.exists():
         return
     sys.stdout.write(f"--- {name}\n")
@@ -201,7 +207,7 @@ def _step(seconds: dict[str, float], name: str, result: Path | None, command: Se
     environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     if name == "train":  # the rollout, the actor and the trainer are processes beside each other
         environment.setdefault("OMP_NUM_THREADS", "1")
-    status = subprocess.run(command, env=environment, check=False).returncode
+    status = subprocess.run(command, env=environment, cwd=folder, check=False).returncode
     seconds[name] = seconds.get(name, 0.0) + time.monotonic() - started
     if status == 130:
         raise KeyboardInterrupt
