@@ -2,7 +2,8 @@
 
 Pages and index, a model with random weights, supervised fine-tuning to the format, GRPO (or ``--ggpo``) through verl with the
 product's episodes against the running search service, export, validation on held-out questions, and the same with all
-pictures blacked out. It ends with figures and a verdict for each of them; the exit status is 0 when all hold.
+pictures blacked out. It ends with figures and a verdict for each of them (also in RUN/verl_grpo.txt or verl_ggpo.txt); the exit
+status is 0 when all hold.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _pipeline(run: Path, task: TinyTask, options: argparse.Namespace) -> int:
     found = list(
         verdicts(_validated(run, run / "sft"), _validated(run, merged), list(read_metrics(run / name).values()))
     )
-    _summary(run, seconds, found)
+    _summary(run / f"{name}.txt", seconds, found)
     return 0 if all(verdict.holds for verdict in found) else 1
 
 
@@ -251,13 +252,13 @@ def _validated(run: Path, checkpoint: Path) -> dict[str, Any] | None:
     return next((line for line in reversed(lines) if line["checkpoint"] == checkpoint.name), None)
 
 
-def _summary(run: Path, seconds: dict[str, float], found: Sequence[Verdict]) -> None:
+def _summary(path: Path, seconds: dict[str, float], found: Sequence[Verdict]) -> None:
     lines = ["", f"{'what':58} {'found':28} verdict"]
     lines += [f"{verdict.what:58} {verdict.found:28} {'ok' if verdict.holds else 'FAILED'}" for verdict in found]
     lines.append("seconds: " + ", ".join(f"{name} {value:.0f}" for name, value in seconds.items()))
     text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
-    (run / "summary.txt").write_text(text, "utf-8")
+    path.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":
